@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Compares two builds of Undercroft side by side, on hits or on all of `make bench`: `make bench-builds BENCH_ARGS="--before PATH --after PATH"`.
+"""Compares two builds of Undercroft side by side, on hits or on all of `make bench`: `make bench-builds
+BENCH_ARGS="--before PATH --after PATH"`.
 
-Owns the turns of the two (A B B A ...): each build serves an image of its own, both daemons run all the time, and one at a time
-is driven. What counts are ratios within a turn, after to before, and their spread. `--noise` puts the first build in both places: what
-the ratios differ from 1 by then is what the machine can tell. Never writes results into the repository.
+Owns the turns of the two (A B B A ...): each build serves an image of its own, both daemons run all the time, and one
+at a time is driven. What counts are ratios within a turn, after to before, and their spread. `--noise` puts the first
+build in both places: what the ratios differ from 1 by then is what the machine can tell. Never writes results into the
+repository.
 """
 
 import argparse
@@ -27,15 +29,27 @@ SHOWN = [("IOPS", "iops", True), ("p99", "p99_us", False), ("CPU per I/O", "cpu_
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     p.add_argument("--before", type=Path, required=True, metavar="PATH", help="a build of undercroft")
-    p.add_argument("--after", type=Path, metavar="PATH", help="the build that is compared with it (default: target/release/undercroft)")
+    p.add_argument(
+        "--after",
+        type=Path,
+        metavar="PATH",
+        help="the build that is compared with it (default: target/release/undercroft)",
+    )
     p.add_argument("--noise", action="store_true", help="compare the first build with itself")
     p.add_argument("--turns", type=int, default=9, help="turns of each build on each cell (9)")
     p.add_argument("--seconds", type=float, default=1.0, help="of each turn (1)")
-    p.add_argument("--states", default="hits", metavar="LIST", help="of hits, misses, mixed (hits; 'hits,misses,mixed': the cells of make bench)")
+    p.add_argument(
+        "--states",
+        default="hits",
+        metavar="LIST",
+        help="of hits, misses, mixed (hits; 'hits,misses,mixed': the cells of make bench)",
+    )
     p.add_argument("--only", default="", metavar="REGEX", help="cells whose key matches, such as vhost/hits/rand4k/qd1")
-    p.add_argument("--poll", default="50us", help="longest time that an idle worker polls (50us; 0us: it sleeps at once)")
+    p.add_argument(
+        "--poll", default="50us", help="longest time that an idle worker polls (50us; 0us: it sleeps at once)"
+    )
     a = p.parse_args()
     a.after = a.before if a.noise else a.after or Path(peers.UNDERCROFT)
     for program in (a.before, a.after, compare.DRIVER):
@@ -69,7 +83,9 @@ def order(turn: int) -> tuple[int, int]:
     return (0, 1) if turn % 2 == 0 else (1, 0)
 
 
-def take_turns(a: argparse.Namespace, placement: peers.Placement, servers: list[peers.Server], cell: Cell) -> tuple[list[dict], list[dict]]:
+def take_turns(
+    a: argparse.Namespace, placement: peers.Placement, servers: list[peers.Server], cell: Cell
+) -> tuple[list[dict], list[dict]]:
     """What the two builds measured, turn by turn."""
     runs: tuple[list[dict], list[dict]] = ([], [])
     for turn in range(a.turns):
@@ -79,7 +95,8 @@ def take_turns(a: argparse.Namespace, placement: peers.Placement, servers: list[
 
 
 def quarters(before: list[float], after: list[float]) -> tuple[float, float, float] | None:
-    """The ratios of the turns: a quarter is below the first, half below the second, a quarter above the third; None if a value is missing."""
+    """The ratios of the turns: a quarter is below the first, half below the second, a quarter above the third; None if
+    a value is missing."""
     if not before or any(b <= 0 for b in before):
         return None
     ratios = sorted(x / y for x, y in zip(after, before, strict=True))
@@ -115,7 +132,11 @@ def main() -> int:
                     servers.append(served_by(program, protocol, a.poll).start(placement, images[n], memory, directory))
                     # Twice: policies that want a block to be asked for again before they keep it get that.
                     for _ in range(0 if cold else 2):
-                        compare.drive(placement, servers[n], ["--prefill", "--length", str(SIZES.hot), "--ops", "1", "--depth", "4"])
+                        compare.drive(
+                            placement,
+                            servers[n],
+                            ["--prefill", "--length", str(SIZES.hot), "--ops", "1", "--depth", "4"],
+                        )
                 for cell in (c for c in a.cells if (c.protocol, c.state == "misses") == (protocol, cold)):
                     print(row(cell, *take_turns(a, placement, servers, cell)), flush=True)
             except peers.Missing as e:

@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     p.add_argument("--quick", action="store_true", help="small and short: shows that it works, not how fast it is")
     p.add_argument("--repetitions", type=int, help="turns of each server on each cell (5; quick: 2)")
     p.add_argument("--seconds", type=float, help="seconds of each turn (1.5; quick: 0.3)")
@@ -154,7 +154,9 @@ def drive(placement: peers.Placement, server: peers.Server, extra: list[str]) ->
     return json.loads(out.stdout)
 
 
-def measure(placement: peers.Placement, server: peers.Server, cell: Cell, sizes: Sizes, seconds: float, turn: int) -> dict:
+def measure(
+    placement: peers.Placement, server: peers.Server, cell: Cell, sizes: Sizes, seconds: float, turn: int
+) -> dict:
     """One turn of one server."""
     if cell.state == "misses":
         forget(server.image)
@@ -180,7 +182,9 @@ def measure(placement: peers.Placement, server: peers.Server, cell: Cell, sizes:
     }
 
 
-def run_cell(a: argparse.Namespace, placement: peers.Placement, cell: Cell, sizes: Sizes, images: dict[str, Path]) -> dict:
+def run_cell(
+    a: argparse.Namespace, placement: peers.Placement, cell: Cell, sizes: Sizes, images: dict[str, Path]
+) -> dict:
     """All servers on one cell, taking turns."""
     chosen = [
         p

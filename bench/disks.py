@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What many disks cost a daemon on which nothing happens: threads, memory, start, idle processor time. `make bench-disks`.
+"""What many disks cost a daemon on which nothing happens: threads, memory, start, idle processor time. `make
+bench-disks`.
 
-Owns the sparse images and the daemons that it starts, one at a time. `--against PATH` runs another build in turns with this one (A B B A
-...), on the same images and the same configuration. Each figure is the median of the repetitions, with the least and the most. Memory
-is what the process has resident when it is ready, with a store that is empty; processor time and wake-ups are what all of its threads
-together had while nobody asked for anything. Writes docs/results/disks.md with `--write` alone.
+Owns the sparse images and the daemons that it starts, one at a time. `--against PATH` runs another build in turns with
+this one (A B B A ...), on the same images and the same configuration. Each figure is the median of the repetitions,
+with the least and the most. Memory is what the process has resident when it is ready, with a store that is empty;
+processor time and wake-ups are what all of its threads together had while nobody asked for anything. Writes
+docs/results/disks.md with `--write` alone.
 """
 
 import argparse
@@ -38,8 +40,13 @@ SHOWN = [
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    p.add_argument("--program", type=Path, default=Path(os.environ.get("UNDERCROFT_PROGRAM", ROOT / "target/release/undercroft")), metavar="PATH")
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
+    p.add_argument(
+        "--program",
+        type=Path,
+        default=Path(os.environ.get("UNDERCROFT_PROGRAM", ROOT / "target/release/undercroft")),
+        metavar="PATH",
+    )
     p.add_argument("--against", type=Path, metavar="PATH", help="another build, run in turns with this one")
     p.add_argument("--disks", type=int, default=1000, help="raw disks with a socket each (1000)")
     p.add_argument("--size", type=int, default=1024, help="MiB of each disk, a sparse file (1024)")
@@ -97,7 +104,9 @@ def run(program: Path, config: Path, place: Path, a: argparse.Namespace) -> dict
         says.bind(str(notify))
         says.settimeout(READY_WITHIN_S)
         start = time.monotonic()
-        daemon = subprocess.Popen([program, "serve", config], stdout=log, stderr=log, env={**os.environ, "NOTIFY_SOCKET": str(notify)})
+        daemon = subprocess.Popen(
+            [program, "serve", config], stdout=log, stderr=log, env={**os.environ, "NOTIFY_SOCKET": str(notify)}
+        )
         try:
             while b"READY=1" not in says.recv(4096):
                 pass
@@ -134,7 +143,10 @@ def table(a: argparse.Namespace, builds: list[Path], runs: list[list[dict[str, f
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for key, title, unit, form, wanted in SHOWN:
         cells = [row(r, key, unit, form) for r in runs]
-        lines.append(f"| {title} | {' | '.join(cells)} | {f'at most {wanted:g}{unit}' if wanted is not None and a.disks == 1000 else ''} |")
+        lines.append(
+            f"| {title} | {' | '.join(cells)} |"
+            f" {f'at most {wanted:g}{unit}' if wanted is not None and a.disks == 1000 else ''} |"
+        )
     return "\n".join(lines)
 
 
@@ -159,10 +171,12 @@ def main() -> int:
     text = table(a, builds, runs)
     print(text)
     if a.write:
+        kernel = platform.release().split("-")[0]
         RESULTS.write_text(
-            f"# What {a.disks:,} disks cost\n\n`make bench-disks` ({(__doc__ or '').split(': ', 1)[0].lower()}): {a.disks:,} sparse raw disks of {a.size:,} MiB"
-            f" with a vhost-user socket each, a store of {a.memory}, no front end connected; {a.repetitions} repetitions in turns, medians with the least and the most."
-            f" Linux {platform.release().split("-")[0]}, {os.cpu_count()} processors.\n\n{text}\n"
+            f"# What {a.disks:,} disks cost\n\n`make bench-disks` ({(__doc__ or '').split(': ', 1)[0].lower()}):"
+            f" {a.disks:,} sparse raw disks of {a.size:,} MiB with a vhost-user socket each, a store of {a.memory}, no"
+            f" front end connected; {a.repetitions} repetitions in turns, medians with the least and the most. Linux"
+            f" {kernel}, {os.cpu_count()} processors.\n\n{text}\n"
         )
     return 0
 

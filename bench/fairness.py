@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What a guest's cached reads wait for beside floods of others on the same worker. `make bench-fairness`.
 
-One daemon with one worker and two disks in RAM. The neighbour reads random cached 4 KiB over vhost-user, one at a time; in turns it is alone
-and beside each flood on the other disk (A B A C ...). What counts is its p99 beside a flood to its p99 alone, of neighbouring turns;
-the goal is at most 2. Where there is no processor for each of the three programs, neighbour and flood share one: then all three run at
-real-time priority, the neighbour's driver above the flood's, so that what the neighbour waits for is the daemon, and not the scheduler
-that lets the flood's driver finish its slice; nor do other programs of the machine keep the flood from flooding.
+One daemon with one worker and two disks in RAM. The neighbour reads random cached 4 KiB over vhost-user, one at a time;
+in turns it is alone and beside each flood on the other disk (A B A C ...). What counts is its p99 beside a flood to its
+p99 alone, of neighbouring turns; the goal is at most 2. Where there is no processor for each of the three programs,
+neighbour and flood share one: then all three run at real-time priority, the neighbour's driver above the flood's, so
+that what the neighbour waits for is the daemon, and not the scheduler that lets the flood's driver finish its slice;
+nor do other programs of the machine keep the flood from flooding.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def built(name: str) -> str:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     p.add_argument("--turns", type=int, default=5, help="turns beside every flood (5)")
     p.add_argument("--seconds", type=float, default=2.0, help="of each turn (2)")
     p.add_argument("--only", default="", help="floods whose names contain this")
@@ -61,15 +62,23 @@ def pinned(core: int, words: list[str], priority: int = 0) -> list[str]:
 
 def start(place: Path, core: int, priority: int) -> subprocess.Popen:
     """The daemon, serving; its disks are `near` and `far`."""
-    toml = f'[store]\nmemory = "256MiB"\n[daemon]\ncontrol = "{place}/c.sock"\nruntime_dir = "{place}"\nworkers = 1\n[nbd]\nunix = "{place}/nbd.sock"\nconnections = 128\nconnections_per_export = 100\n'
+    toml = (
+        f'[store]\nmemory = "256MiB"\n[daemon]\ncontrol = "{place}/c.sock"\nruntime_dir = "{place}"\nworkers ='
+        f' 1\n[nbd]\nunix = "{place}/nbd.sock"\nconnections = 128\nconnections_per_export = 100\n'
+    )
     for name, size in (("near", 2 * HOT), ("far", 2 * FLOODED)):
         with open(place / f"{name}.raw", "wb") as image:
             for _ in range(size // MIB):
                 image.write(os.urandom(MIB))
-        toml += f'[[disk]]\nname = "{name}"\nimage = "{place}/{name}.raw"\nformat = "raw"\nsocket = "{place}/{name}.sock"\nnbd = true\n'
+        toml += (
+            f'[[disk]]\nname = "{name}"\nimage = "{place}/{name}.raw"\nformat = "raw"\nsocket ='
+            f' "{place}/{name}.sock"\nnbd = true\n'
+        )
     (place / "c.toml").write_text(toml)
     with open(place / "log", "wb") as log:
-        daemon = subprocess.Popen(pinned(core, [built("undercroft"), "serve", str(place / "c.toml")], priority), stdout=log, stderr=log)
+        daemon = subprocess.Popen(
+            pinned(core, [built("undercroft"), "serve", str(place / "c.toml")], priority), stdout=log, stderr=log
+        )
     end = time.monotonic() + 20
     while not (place / "far.sock").exists():
         if daemon.poll() is not None or time.monotonic() > end:
@@ -87,7 +96,9 @@ def words_for(place: Path, disk: str, front: str, more: list[str]) -> list[str]:
 def near(place: Path, core: int, priority: int, seconds: float) -> dict:
     """What the neighbour measures."""
     more = ["--length", str(HOT), "--depth", "1", "--seconds", str(seconds)]
-    done = subprocess.run(pinned(core, words_for(place, "near", "vhost", more), priority), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        pinned(core, words_for(place, "near", "vhost", more), priority), capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         sys.exit(f"fairness: {done.stderr}")
     return json.loads(done.stdout)
@@ -112,21 +123,33 @@ def main() -> int:
                 turns = []
                 for _ in range(args.turns):
                     alone = near(place, cores[1], priorities[1], args.seconds)
-                    load = words_for(place, "far", front, [*more, "--length", str(FLOODED), "--seconds", str(args.seconds + 2)])
-                    flood = subprocess.Popen(pinned(rest[0], load, priorities[2]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    load = words_for(
+                        place, "far", front, [*more, "--length", str(FLOODED), "--seconds", str(args.seconds + 2)]
+                    )
+                    flood = subprocess.Popen(
+                        pinned(rest[0], load, priorities[2]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                    )
                     time.sleep(1)
                     beside = near(place, cores[1], priorities[1], args.seconds)
                     out, err = flood.communicate()
                     if flood.returncode != 0:
                         sys.exit(f"fairness: {name}: {err}")
                     p99 = [r["latency_us"]["p99"] for r in (alone, beside)]
-                    turns.append({"alone_us": p99[0], "beside_us": p99[1], "ratio": p99[1] / p99[0], "flood_mb_per_s": json.loads(out)["mb_per_s"]})
+                    turns.append(
+                        {
+                            "alone_us": p99[0],
+                            "beside_us": p99[1],
+                            "ratio": p99[1] / p99[0],
+                            "flood_mb_per_s": json.loads(out)["mb_per_s"],
+                        }
+                    )
                 figures[name] = turns
                 if not args.json:
                     mid = {key: statistics.median(t[key] for t in turns) for key in turns[0]}
                     print(
-                        f"{name:40} p99 alone {mid['alone_us']:7.0f} us, beside {mid['beside_us']:7.0f} us, ratio {mid['ratio']:5.2f}"
-                        f" ({min(t['ratio'] for t in turns):.2f} to {max(t['ratio'] for t in turns):.2f}), flood {mid['flood_mb_per_s']:,.0f} MB/s",
+                        f"{name:40} p99 alone {mid['alone_us']:7.0f} us, beside {mid['beside_us']:7.0f} us, ratio"
+                        f" {mid['ratio']:5.2f} ({min(t['ratio'] for t in turns):.2f} to"
+                        f" {max(t['ratio'] for t in turns):.2f}), flood {mid['flood_mb_per_s']:,.0f} MB/s",
                         flush=True,
                     )
         finally:

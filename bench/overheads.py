@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a hit pays for what is done beside it: contents held once, and a recording; with `--against PROGRAM`, also what it pays beside
-another build of the daemon. `make bench-overheads`.
+"""What a hit pays for what is done beside it: contents held once, and a recording; with `--against PROGRAM`, also what
+it pays beside another build of the daemon. `make bench-overheads`.
 
-One daemon for each arm, each with an image of its own that is read from RAM; random 4 KiB reads over vhost-user, in turns (A B A B ...); what
-counts is the ratio of operations a second within a turn, and of the daemon's CPU time for an operation, other threads
-included. The first arm stands twice: what its two daemons differ by is noise.
+One daemon for each arm, each with an image of its own that is read from RAM; random 4 KiB reads over vhost-user, in
+turns (A B A B ...); what counts is the ratio of operations a second within a turn, and of the daemon's CPU time for an
+operation, other threads included. The first arm stands twice: what its two daemons differ by is noise.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ARMS = [
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     p.add_argument("--turns", type=int, default=12, help="turns of every arm at every depth (12)")
     p.add_argument("--seconds", type=float, default=1.5, help="of each turn (1.5)")
     p.add_argument("--against", metavar="PROGRAM", help="another build of undercroft, as an arm beside today's alone")
@@ -58,12 +58,16 @@ def command(store: str, program: str | None):
     return configured
 
 
-def turn(placement: peers.Placement, server: peers.Server, depth: int, seconds: float, recorded: bool) -> tuple[float, float]:
+def turn(
+    placement: peers.Placement, server: peers.Server, depth: int, seconds: float, recorded: bool
+) -> tuple[float, float]:
     """Operations a second, and the daemon's CPU microseconds for each."""
     recorder = None
     if recorded:
         words = [peers.UNDERCROFT, "record", str(server.directory / "trace.parquet"), "--force", "--max-size", "4GiB"]
-        recorder = subprocess.Popen([*words, "--control", str(server.directory / "control.sock")], stdout=subprocess.DEVNULL)
+        recorder = subprocess.Popen(
+            [*words, "--control", str(server.directory / "control.sock")], stdout=subprocess.DEVNULL
+        )
     words = ["--depth", depth, "--length", HOT, "--seconds", seconds, "--pid", server.pid]
     report = compare.drive(placement, server, [str(word) for word in words])
     if recorder:
@@ -89,7 +93,11 @@ def main() -> int:
                 compare.make_image(image, 2 * HOT)
                 peer = peers.Peer(name, "vhost", peers.UNDERCROFT, command(store, program), ours=True)
                 servers.append(peer.start(placement, image, MEMORY, Path(place) / str(n)))
-                compare.drive(placement, servers[-1], ["--pattern", "seq", "--block", "64KiB", "--length", str(HOT), "--ops", str(HOT >> 16)])
+                compare.drive(
+                    placement,
+                    servers[-1],
+                    ["--pattern", "seq", "--block", "64KiB", "--length", str(HOT), "--ops", str(HOT >> 16)],
+                )
             print(f"{'':28}{'depth':>6}{'ops/s':>10}{'ratio':>8}{'between quarters':>20}{'CPU ratio':>11}")
             for depth in map(int, args.depths.split(",")):
                 figures = [[] for _ in compared]
@@ -101,7 +109,8 @@ def main() -> int:
                     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
                     cpu = statistics.median(a[1] / b[1] for a, b in zip(own, figures[0]))
                     rate = statistics.median(f[0] for f in own)
-                    print(f"{name:28}{depth:>6}{rate:>10,.0f}{statistics.median(ratios):>8.3f}{f'{low:.3f} to {high:.3f}':>20}{cpu:>11.3f}", flush=True)
+                    middle, spread = statistics.median(ratios), f"{low:.3f} to {high:.3f}"
+                    print(f"{name:28}{depth:>6}{rate:>10,.0f}{middle:>8.3f}{spread:>20}{cpu:>11.3f}", flush=True)
         finally:
             for server in servers:
                 server.stop()

@@ -14,7 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 START = "<!-- bench:start (five rows, written by bench/table.py) -->"
 END = "<!-- bench:end -->"
 # The README's rows: each kind of load once, hits at both ends of what guests ask for at a time.
-README_ROWS = ("vhost/hits/rand4k/qd1", "vhost/hits/rand4k/qd32", "vhost/hits/seq256k/qd8", "vhost/misses/rand4k/qd8", "vhost/mixed/rand4k/qd1")
+README_ROWS = (
+    "vhost/hits/rand4k/qd1",
+    "vhost/hits/rand4k/qd32",
+    "vhost/hits/seq256k/qd8",
+    "vhost/misses/rand4k/qd8",
+    "vhost/mixed/rand4k/qd1",
+)
 # What counts as worse, given that repetitions of one server differ by about as much.
 WORSE_BY = 0.05
 
@@ -93,15 +99,22 @@ def cell_table(cell: dict) -> list[str]:
 def machine_lines(machine: dict) -> list[str]:
     """What it was measured on."""
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    realtime = ", both at real-time priority, for all servers alike" if machine["realtime"] else ""
     return [
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; Linux {machine['kernel']}; {versions}.",
+        (
+            f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; Linux {machine['kernel']};"
+            f" {versions}."
+        ),
         "",
-        f"Each server alone on core {machine['server_core']}, the driver on core {machine['driver_core']}"
-        f"{', both at real-time priority, for all servers alike' if machine['realtime'] else ''}; "
-        f"{machine['repetitions']} repetitions of {machine['seconds']} s, servers interleaved (A B C A B C ...). "
-        "Ratios: median (smallest-largest) of the per-repetition ratios. A gain of more than 5 % is bold, a loss of more "
-        "than 5 % is marked ▼. Memory: the server's own pages and the page cache of the files that it has open. "
-        "Undercroft writes through to the disk; the writeback peers acknowledge writes once they are in the page cache.",
+        (
+            f"Each server alone on core {machine['server_core']}, the driver on core"
+            f" {machine['driver_core']}{realtime};"
+            f" {machine['repetitions']} repetitions of {machine['seconds']} s, servers interleaved (A B C A B C ...)."
+            " Ratios: median (smallest-largest) of the per-repetition ratios. A gain of more than 5 % is bold, a loss"
+            " of more than 5 % is marked ▼. Memory: the server's own pages and the page cache of the files that it has"
+            " open. Undercroft writes through to the disk; the writeback peers acknowledge writes once they are in the"
+            " page cache."
+        ),
         "",
     ]
 
@@ -110,7 +123,12 @@ def full(results: dict) -> str:
     """latest.md."""
     titles = {"vhost": "vhost-user-blk", "nbd": "NBD"}
     lines = ["# Undercroft against its peers", "", *machine_lines(results["machine"])]
-    lines += ["## In short", "", "\"Polling\" is with up to 50 us of polling before a worker sleeps, which is the default.", ""]
+    lines += [
+        "## In short",
+        "",
+        '"Polling" is with up to 50 us of polling before a worker sleeps, which is the default.',
+        "",
+    ]
     lines += [*short(results["cells"]), ""]
     for protocol, title in titles.items():
         chosen = [c for c in results["cells"] if c["protocol"] == protocol]

@@ -2,11 +2,12 @@
 """The numbers that the documents quote, from what they count: scripts/counts.py [--write | --list]
 
 A number in a document that says how many of something there are stands between two marks, which Markdown does not show:
-`<!-- n:planted-bugs -->29<!-- /n -->`. Without arguments this checks every mark and names those that are wrong, `--write` puts in
-what is right, `--list` prints all names with their values. tests/test_counts.py fails while a document is wrong.
+`<!-- n:planted-bugs -->29<!-- /n -->`. Without arguments this checks every mark and names those that are wrong,
+`--write` puts in what is right, `--list` prints all names with their values. tests/test_counts.py fails while a
+document is wrong.
 
-Owns the ways to count. Never measures: a figure of a run comes from the file of that run's results. Invariant: a name that no
-way to count is known for, or a source that no longer looks as expected, is an error, never an empty number.
+Owns the ways to count. Never measures: a figure of a run comes from the file of that run's results. Invariant: a name
+that no way to count is known for, or a source that no longer looks as expected, is an error, never an empty number.
 """
 
 import re
@@ -14,7 +15,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("Makefile", "README.md", "CONTRIBUTING.md", "SPECIFICATION.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/*.md", "docs/results/*.md")
+DOCUMENTS = (
+    "Makefile",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SPECIFICATION.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/results/*.md",
+)
 MARK = re.compile(r"(<!-- n:([a-z0-9-]+) -->)(.*?)(<!-- /n -->)")
 
 
@@ -57,7 +67,12 @@ def rows(path):
 def ratio(results, protocol, work, row="undercroft"):
     """The median ratio of IOPS to the reference, of one row of a table of `make bench`."""
     text = (ROOT / "bench/results" / results).read_text(encoding="utf-8")
-    section = text.partition(f"\n## {protocol}\n")[2].partition("\n## ")[0].partition(f"\n### {work}\n")[2].partition("\n### ")[0]
+    section = (
+        text.partition(f"\n## {protocol}\n")[2]
+        .partition("\n## ")[0]
+        .partition(f"\n### {work}\n")[2]
+        .partition("\n### ")[0]
+    )
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) > 3 and cells[1] == row and (found := re.search(r"\d+\.\d+", cells[3])):
@@ -66,10 +81,19 @@ def ratio(results, protocol, work, row="undercroft"):
 
 
 def saved(load, arm):
-    """What an arm saved beside a zeroing guest at N = 0.5, with its spread: cells measured three times (part 1) only."""
+    """What an arm saved beside a zeroing guest at N = 0.5, with its spread: cells measured three times (part 1)
+    only."""
     text = (ROOT / "docs/results/exclusive.md").read_text(encoding="utf-8")
-    section = text.partition(f"\n### {load}\n")[2].partition("\n#")[0] if "# Part 1" in text.partition(f"\n### {load}\n")[0] else ""
-    rows = [[cell.strip().strip("*") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    section = (
+        text.partition(f"\n### {load}\n")[2].partition("\n#")[0]
+        if "# Part 1" in text.partition(f"\n### {load}\n")[0]
+        else ""
+    )
+    rows = [
+        [cell.strip().strip("*") for cell in line.split("|")[1:-1]]
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
     if rows and arm not in rows[0]:
         return "not measured yet"
     for row in rows[1:]:
@@ -129,7 +153,9 @@ COUNTS = {
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
     "policies": lambda: rows("crates/engine/src/policy/served/mod.rs"),
     "policies-all": lambda: sum(rows(f"crates/engine/src/policy/{of}/mod.rs") for of in ("served", "studied")),
-    "trace-formats": lambda: len(re.findall(r"^    \w+ => \w+::\w+,$", (ROOT / "crates/trace/src/format/mod.rs").read_text(), re.MULTILINE)),
+    "trace-formats": lambda: len(
+        re.findall(r"^    \w+ => \w+::\w+,$", (ROOT / "crates/trace/src/format/mod.rs").read_text(), re.MULTILINE)
+    ),
     "decisions": lambda: len(list((ROOT / "docs/decisions").glob("[0-9]*.md"))),
     "metadata-bytes": metadata_bytes,
     "content-bytes": content_bytes,
@@ -164,8 +190,8 @@ def value(name):
 
 
 def corrected(text, plain=()):
-    """A document with every number as it is now, and what was wrong: (text, [(name, had, wants)]). `plain` are patterns and
-    names of numbers without marks."""
+    """A document with every number as it is now, and what was wrong: (text, [(name, had, wants)]). `plain` are patterns
+    and names of numbers without marks."""
     wrong = []
     for pattern, name in plain:
         found = re.search(pattern, text)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Coverage-guided fuzzing over many sessions, kept as a table: scripts/fuzz-campaign.py --seconds N [--target T]...
 
-Each session takes up the corpus where the last one left it (fuzz/corpus, which stays on this machine, and fuzz/kept, which goes
-with the repository), runs two targets at a time, and adds what it did to docs/results/fuzzing.json, from which
-docs/results/fuzzing.md is written: time of a processor, executions, corpus, coverage and crashes of every target, by commit. Ctrl-C
-ends the targets in order and keeps what was done. `--keep` packs the smallest inputs that cover as much as the corpus does into
-fuzz/kept, for ordinary tests to replay (fuzz/tests/replay.rs).
+Each session takes up the corpus where the last one left it (fuzz/corpus, which stays on this machine, and fuzz/kept,
+which goes with the repository), runs two targets at a time, and adds what it did to docs/results/fuzzing.json, from
+which docs/results/fuzzing.md is written: time of a processor, executions, corpus, coverage and crashes of every target,
+by commit. Ctrl-C ends the targets in order and keeps what was done. `--keep` packs the smallest inputs that cover as
+much as the corpus does into fuzz/kept, for ordinary tests to replay (fuzz/tests/replay.rs).
 
-Owns those files. Never builds with another compiler than scripts/fuzz.sh does. Invariant: what is added to the table was
-executed, by the program of the commit it is booked on, and its time is what the target had of a processor, not what a clock on a
-wall showed beside other work; a target that was not built or did not start adds nothing.
+Owns those files. Never builds with another compiler than scripts/fuzz.sh does. Invariant: what is added to the table
+was executed, by the program of the commit it is booked on, and its time is what the target had of a processor, not what
+a clock on a wall showed beside other work; a target that was not built or did not start adds nothing.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def listed(text):
 
 
 def read_log(text):
-    """What one run of libFuzzer did: executions, and at its end edges and features covered, and inputs kept; None where it got
-    nowhere."""
+    """What one run of libFuzzer did: executions, and at its end edges and features covered, and inputs kept; None where
+    it got nowhere."""
     executed, lines = EXECUTED.findall(text), LINE.findall(text)
     if not executed or not lines:
         return None
@@ -78,9 +78,12 @@ def rendered(data, targets):
     lines = [
         "# Fuzzing, by target",
         "",
-        "Written by `scripts/fuzz-campaign.py` from `fuzzing.json`; no number is typed in by hand. Time is that of one processor; "
-        "edges (`cov`) and features (`ft`) are libFuzzer's, at the end of the last session, and grow with the program as well as with "
-        f"time. Wanted: {WANTED_SECONDS // 3600} hour for every target, all sessions together.",
+        (
+            "Written by `scripts/fuzz-campaign.py` from `fuzzing.json`; no number is typed in by hand. Time is that of"
+            " one processor; edges (`cov`) and features (`ft`) are libFuzzer's, at the end of the last session, and"
+            f" grow with the program as well as with time. Wanted: {WANTED_SECONDS // 3600} hour for every target, all"
+            " sessions together."
+        ),
         "",
         "| target | time | executions | crashes | inputs kept | edges | features | last commit, day | an hour |",
         "|---|---:|---:|---:|---:|---:|---:|---|---|",
@@ -92,8 +95,9 @@ def rendered(data, targets):
             continue
         last, total = of[-1], sum(r["seconds"] for r in of)
         lines.append(
-            f"| {target} | {hours(total)} | {sum(r['executions'] for r in of):,} | {sum(r['crashes'] for r in of)} | {last['corpus']:,} | "
-            f"{last['cov']:,} | {last['ft']:,} | {last['commit']}, {last['last']} | {'yes' if total >= WANTED_SECONDS else '**no**'} |"
+            f"| {target} | {hours(total)} | {sum(r['executions'] for r in of):,} | {sum(r['crashes'] for r in of)} |"
+            f" {last['corpus']:,} | {last['cov']:,} | {last['ft']:,} | {last['commit']}, {last['last']} |"
+            f" {'yes' if total >= WANTED_SECONDS else '**no**'} |"
         )
     total = sum(r["seconds"] for of in rows.values() for r in of)
     lines += ["", f"Together {hours(total)}. By commit (`+`: with changes that were not committed):", ""]
@@ -102,7 +106,10 @@ def rendered(data, targets):
         for r in of:
             days = r["first"] if r["first"] == r["last"] else f"{r['first']} to {r['last']}"
             gone = "" if target in targets else " (no longer a target)"
-            lines.append(f"| {target}{gone} | {r['commit']} | {days} | {hours(r['seconds'])} | {r['executions']:,} | {r['crashes']} | {r['cov']:,} |")
+            lines.append(
+                f"| {target}{gone} | {r['commit']} | {days} | {hours(r['seconds'])} | {r['executions']:,} |"
+                f" {r['crashes']} | {r['cov']:,} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +124,9 @@ class Table:
         """Writes both, the raw results whole or not at all."""
         self.json.parent.mkdir(parents=True, exist_ok=True)
         rows = {t: of for t, of in sorted(self.data.get("targets", {}).items())}
-        lines = [f'"{t}": [\n  ' + ",\n  ".join(json.dumps(r, sort_keys=True) for r in of) + "]" for t, of in rows.items()]
+        lines = [
+            f'"{t}": [\n  ' + ",\n  ".join(json.dumps(r, sort_keys=True) for r in of) + "]" for t, of in rows.items()
+        ]
         new = self.json.with_suffix(".new")
         new.write_text('{"version": 1, "targets": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
         new.rename(self.json)
@@ -144,7 +153,8 @@ class Running:
         self.log = ROOT / "build" / "fuzz" / f"{self.target}-campaign.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         argv = [
-            self.programs / self.target, f"-max_total_time={left}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=65536",
+            self.programs / self.target, f"-max_total_time={left}", "-timeout=10", "-rss_limit_mb=2048",
+            "-max_len=65536",
             "-print_final_stats=1", f"-artifact_prefix={artifacts}/", corpus, *([seeds] if seeds.is_dir() else []),
         ]  # fmt: skip
         argv = ["chrt", "--idle", "0", *argv] if self.idle else argv
@@ -168,7 +178,8 @@ class Running:
 
 
 def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=print):
-    """Runs all targets, `jobs` at a time; what each did is in the table as soon as it has ended. Returns the exit status."""
+    """Runs all targets, `jobs` at a time; what each did is in the table as soon as it has ended. Returns the exit
+    status."""
     waiting, running, stopping, status = list(targets), [], False, 0
     while running or (waiting and not stopping):
         try:
@@ -182,11 +193,17 @@ def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=p
                     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
                     add(table.data, run.target, commit, day, took, did, int(crashed))
                     table.save()
-                    said = f"{did['executions']:,} executions in {hours(round(took))}, {did['corpus']:,} kept, {did['cov']:,} edges"
+                    said = (
+                        f"{did['executions']:,} executions in {hours(round(took))}, {did['corpus']:,} kept,"
+                        f" {did['cov']:,} edges"
+                    )
                 else:
                     status, said = 1, f"said nothing of what it did: see {run.log}"
                 if crashed:
-                    status, said = 1, f"{said}; CRASHED (the input is in {place / 'artifacts' / run.target}, the log in {run.log})"
+                    status, said = (
+                        1,
+                        f"{said}; CRASHED (the input is in {place / 'artifacts' / run.target}, the log in {run.log})",
+                    )
                 say(f"fuzz: {run.target}: {said}")
                 left = run.end - time.monotonic()
                 if crashed and did and left > 1 and run.crashes < CRASHES_MAX and not stopping:
@@ -221,13 +238,22 @@ def packed(inputs):
 
 
 def keep(target, programs, place):
-    """Packs the smallest inputs that cover what the corpus covers; the longest are left out where the archive would be too large.
-    Returns what to say of it."""
+    """Packs the smallest inputs that cover what the corpus covers; the longest are left out where the archive would be
+    too large. Returns what to say of it."""
     corpus, seeds = place / "corpus" / target, place / "seeds" / target
     if not corpus.is_dir():
         return "nothing to keep: it has no corpus here"
     with tempfile.TemporaryDirectory() as merged:
-        argv = [programs / target, "-merge=1", "-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", merged, corpus, *([seeds] if seeds.is_dir() else [])]
+        argv = [
+            programs / target,
+            "-merge=1",
+            "-max_len=65536",
+            "-timeout=10",
+            "-rss_limit_mb=2048",
+            merged,
+            corpus,
+            *([seeds] if seeds.is_dir() else []),
+        ]
         done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
         inputs = sorted((p.read_bytes() for p in Path(merged).iterdir()), key=len)
     if done.returncode or not inputs:
@@ -246,21 +272,41 @@ def commit_now():
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    changed = git("status", "--porcelain", "--", "crates", "fuzz/fuzz_targets", "fuzz/src", "fuzz/Cargo.toml", "Cargo.lock", "Cargo.toml")
+    changed = git(
+        "status",
+        "--porcelain",
+        "--",
+        "crates",
+        "fuzz/fuzz_targets",
+        "fuzz/src",
+        "fuzz/Cargo.toml",
+        "Cargo.lock",
+        "Cargo.toml",
+    )
     return git("rev-parse", "--short=10", "HEAD").strip() + ("+" if changed.strip() else "")
 
 
 def main():
-    p = argparse.ArgumentParser(prog="scripts/fuzz-campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--seconds", type=int, default=600, help="time for each target in this session (default: %(default)s)")
-    p.add_argument("--target", action="append", metavar="T", help="this target alone; may be given again (default: all)")
+    p = argparse.ArgumentParser(
+        prog="scripts/fuzz-campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument(
+        "--seconds", type=int, default=600, help="time for each target in this session (default: %(default)s)"
+    )
+    p.add_argument(
+        "--target", action="append", metavar="T", help="this target alone; may be given again (default: all)"
+    )
     p.add_argument("--jobs", type=int, default=2, help="targets at a time (default: %(default)s)")
     p.add_argument("--idle", action="store_true", help="run with what other work leaves of the processors (SCHED_IDLE)")
     p.add_argument("--keep", action="store_true", help="run nothing: pack the inputs found into fuzz/kept")
     p.add_argument("--report", action="store_true", help="run nothing: write the table again")
-    p.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder of the table (default: docs/results)")
+    p.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "results", help="folder of the table (default: docs/results)"
+    )
     p.add_argument("--programs", type=Path, help="folder of targets that are built already (default: builds them)")
-    p.add_argument("--place", type=Path, default=ROOT / "fuzz", help="folder of corpus, artifacts and seeds (default: fuzz)")
+    p.add_argument(
+        "--place", type=Path, default=ROOT / "fuzz", help="folder of corpus, artifacts and seeds (default: fuzz)"
+    )
     a = p.parse_args()
     known = listed((ROOT / "fuzz" / "Cargo.toml").read_text())
     targets = a.target or known
@@ -277,8 +323,20 @@ def main():
     if programs is None:
         programs = ROOT / "target" / "debug"
         # As scripts/fuzz.sh builds them.
-        environment = os.environ | {"RUSTC_WRAPPER": "", "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage")}
-        build = [ROOT / "scripts" / "cargo", "build", "--locked", "-p", "undercroft-fuzz", "--features", "libfuzzer", "--bins"]
+        environment = os.environ | {
+            "RUSTC_WRAPPER": "",
+            "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage"),
+        }
+        build = [
+            ROOT / "scripts" / "cargo",
+            "build",
+            "--locked",
+            "-p",
+            "undercroft-fuzz",
+            "--features",
+            "libfuzzer",
+            "--bins",
+        ]
         if subprocess.run(build, cwd=ROOT, env=environment).returncode:
             return 1
     if a.keep:
@@ -290,7 +348,9 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     print(f"{len(targets)} targets, {a.seconds} s each, {a.jobs} at a time: about {minutes:.0f} minutes", flush=True)
-    status = campaign(targets, programs, a.seconds, a.jobs, a.idle, table, commit_now(), a.place, lambda text: print(text, flush=True))
+    status = campaign(
+        targets, programs, a.seconds, a.jobs, a.idle, table, commit_now(), a.place, lambda text: print(text, flush=True)
+    )
     print(f"table: {os.path.relpath(table.markdown)}")
     return status
 

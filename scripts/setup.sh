@@ -44,6 +44,8 @@ test,bench,demo  nbdkit               an NBD server to compare with, to stand up
 test             python3-libnbd       NBD clients in the tests that do odd things
 test,bench,demo,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
 test             openssl              makes certificates for the tests of TLS
+test             libvirt-clients      virt-xml-validate: checks the XML that is printed for libvirt (8 MB with what it needs)
+test             libxml2-utils        xmllint, with which virt-xml-validate checks
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
 test,demo        busybox-static       the guests' user space

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Lines of Rust in each crate at two commits: scripts/sizes.py BEFORE [AFTER], a table in Markdown.
 
-AFTER is the working tree if it is not given. Tests are counted apart: files of tests, and what stands behind `#[cfg(test)] mod tests {` in a file
-of the product, which is the last thing in it. The table of decision 0157 is what this prints.
+AFTER is the working tree if it is not given. Tests are counted apart: files of tests, and what stands behind
+`#[cfg(test)] mod tests {` in a file of the product, which is the last thing in it. The table of decision 0157 is what
+this prints.
 
 Owns the way to count. Never compiles anything. Invariant: every line of a Rust file below crates/ is counted once.
 """
@@ -23,7 +24,9 @@ def git(*arguments):
 def sources(commit):
     """(path, text) of every Rust file below crates/, at a commit or, without one, as it is now."""
     if commit is None:
-        paths = [p for p in git("ls-files", "-co", "--exclude-standard", "crates/*.rs").splitlines() if (ROOT / p).is_file()]
+        paths = [
+            p for p in git("ls-files", "-co", "--exclude-standard", "crates/*.rs").splitlines() if (ROOT / p).is_file()
+        ]
         return [(p, (ROOT / p).read_text(encoding="utf-8")) for p in paths]
     paths = [p for p in git("ls-tree", "-r", "--name-only", commit, "crates").splitlines() if p.endswith(".rs")]
     return [(p, git("show", f"{commit}:{p}")) for p in paths]
@@ -35,7 +38,13 @@ def tests_in(path, lines):
     if not below.startswith("src/") or path.endswith("tests.rs") or "tests/" in below:
         return len(lines)
     for n, line in enumerate(lines):
-        if line.startswith("#[cfg(") and "test" in line and lines[n + 1 :] and lines[n + 1].startswith("mod ") and lines[n + 1].endswith("{"):
+        if (
+            line.startswith("#[cfg(")
+            and "test" in line
+            and lines[n + 1 :]
+            and lines[n + 1].startswith("mod ")
+            and lines[n + 1].endswith("{")
+        ):
             return len(lines) - n
     return 0
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What was skipped, and why: scripts/skips.py count FILE | report FILE...
 
-`count` prints how many tests a file of crates/skips names: Rust's harness counts them as passed. `report` reads such files and
-pytest's logs (-rs) and prints every reason with its number of tests. With UNDERCROFT_NO_SKIPS set, as continuous integration
-sets it, `report` fails on every reason that no line of .ci/permitted-skips matches.
+`count` prints how many tests a file of crates/skips names: Rust's harness counts them as passed. `report` reads such
+files and pytest's logs (-rs) and prints every reason with its number of tests. With UNDERCROFT_NO_SKIPS set, as
+continuous integration sets it, `report` fails on every reason that no line of .ci/permitted-skips matches.
 
 Never decides what is skipped. Invariant: a test that was skipped for several reasons counts once, under the first.
 """

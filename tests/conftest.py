@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from harness import images, nodes
 from harness.daemon import Daemon
 from harness.upstream import Nbdkit
 
@@ -17,9 +18,12 @@ FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config):
-    """Tells pytest of our marks: tests that only `make test-long` has the time for, and those that nothing may run beside."""
+    """Tells pytest of our marks: tests that only `make test-long` has the time for, and those that nothing may run
+    beside."""
     config.addinivalue_line("markers", "long: only with UNDERCROFT_LONG set, as make test-long sets it")
-    config.addinivalue_line("markers", "alone: measures, or changes what the whole machine shares; scripts/test.sh runs it by itself")
+    config.addinivalue_line(
+        "markers", "alone: measures, or changes what the whole machine shares; scripts/test.sh runs it by itself"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -72,6 +76,14 @@ def serve(request, scratch):
         except (AssertionError, pytest.fail.Exception) as e:
             problems.append(str(e))
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def two(serve, scratch):
+    """Two VMs, `web` and `db`, that divide 96 MiB anew every second."""
+    web, db = (images.raw(scratch / f"{name}.raw", nodes.SIZE, seed=n) for n, name in enumerate(("web", "db"), 1))
+    extra = '[shares]\ninterval = "1s"\n' + nodes.vm("web", web) + nodes.vm("db", db)
+    return serve([], memory="96MiB", extra=extra)
 
 
 @pytest.fixture

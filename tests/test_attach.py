@@ -1,12 +1,15 @@
 """What `attach-args` prints is what hypervisors and NBD clients take."""
 
 import json
+import re
 import shlex
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
+import pytest
 from harness import images
 from harness.daemon import Disk
-from harness.programs import need, run
+from harness.programs import built, need, run
 from test_nbd_tls import Authority, listener, port
 
 SIZE = 16 * images.MIB
@@ -19,7 +22,20 @@ def forms(daemon, *arguments: object) -> dict:
 
 def quit_at_once(*words: str) -> str:
     """QEMU with these arguments, which opens all its disks, says what they are, and ends."""
-    command = ["qemu-system-x86_64", "-M", "q35", "-m", "64M", "-display", "none", "-nodefaults", "-S", "-monitor", "stdio", *words]
+    command = [
+        "qemu-system-x86_64",
+        "-M",
+        "q35",
+        "-m",
+        "64M",
+        "-display",
+        "none",
+        "-nodefaults",
+        "-S",
+        "-monitor",
+        "stdio",
+        *words,
+    ]
     return run(*command, stdin="info block\nquit\n").stdout
 
 
@@ -42,7 +58,10 @@ def test_qemu_takes_encrypted_nbd(serve, scratch):
     need("qemu-system-x86_64")
     ours = Authority(scratch, "ours")
     ours.issue("client", "clientAuth")
-    daemon = serve([Disk("a", images.raw(scratch / "a.raw", SIZE), "raw")], extra=listener(ours, "require", tls_client_ca=ours.cert))
+    daemon = serve(
+        [Disk("a", images.raw(scratch / "a.raw", SIZE), "raw")],
+        extra=listener(ours, "require", tls_client_ca=ours.cert),
+    )
     # The same listener alone, in a file: of several, QEMU is given the first.
     alone = scratch / "alone.toml"
     text = listener(ours, "require", tls_client_ca=ours.cert).replace("127.0.0.1:0", f"127.0.0.1:{port(daemon)}")
@@ -69,3 +88,67 @@ def test_libvirts_xml_is_whole(serve, scratch):
         assert len(domain.findall("memoryBacking")) == (form == "libvirt")
         if form == "libvirt":
             assert disks[0].find("source").get("path") == f"{place}/root.sock"
+
+
+def domain(printed: str) -> str:
+    """A domain that has what was printed where its comments say: the memory in <domain>, the disks in <devices>."""
+    memory, _, disks = printed.rpartition("<!-- in <devices> -->\n")
+    os_of = "<os><type arch='x86_64' machine='q35'>hvm</type></os>"
+    return (
+        f"<domain type='qemu'>\n<name>web</name>\n<memory unit='MiB'>512</memory>\n{memory}{os_of}\n"
+        f"<devices>\n{disks}</devices>\n</domain>\n"
+    )
+
+
+def judged(xml: str, scratch) -> subprocess.CompletedProcess:
+    """What libvirt's own schema says of a domain."""
+    (scratch / "domain.xml").write_text(xml)
+    return run("virt-xml-validate", scratch / "domain.xml", "domain", check=False)
+
+
+@pytest.fixture
+def web(scratch):
+    """What is printed for a VM of two disks, one of them read-only, with an encrypted listener of NBD."""
+    need("virt-xml-validate", "xmllint")
+    place = scratch / "a & <b>"
+    place.mkdir()
+    text = listener(Authority(scratch, "ours"), "require").replace("127.0.0.1:0", "127.0.0.1:10809")
+    text += '[[vm]]\nname = "web"\n'
+    for name, more in (("root", f'socket = "{place}/root.sock"\n'), ("data", "read_only = true\n")):
+        image = images.raw(scratch / f"{name}.raw", SIZE)
+        text += f'[[vm.disk]]\nname = "{name}"\nimage = "{image}"\nformat = "raw"\nnbd = true\n{more}'
+    (scratch / "web.toml").write_text(text)
+    words = ("attach-args", "web", "--config", scratch / "web.toml", "--as", "json")
+    return json.loads(run(built("undercroft"), *words).stdout)
+
+
+def test_libvirt_accepts_the_xml(web, scratch):
+    """A domain made of what is printed is what libvirt's schema describes, over vhost-user and over NBD."""
+    for form in ("libvirt", "libvirt_nbd"):
+        done = judged(domain(web[form]), scratch)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{web[form]}"
+
+
+def test_libvirts_schema_refuses_what_is_wrong(web, scratch):
+    """Each mistake alone, else that nothing was refused above would say nothing."""
+    good = domain(web["libvirt"])
+    (memory,) = re.findall(r"<memoryBacking>.*</memoryBacking>\n", good, re.DOTALL)
+    mistakes = {
+        "memory among the devices": good.replace(memory, "").replace("<devices>\n", f"<devices>\n{memory}"),
+        "memory twice": good.replace(memory, memory + memory),
+        "memory that is allocated at once": good.replace("mode='immediate'", "mode='at-once'"),
+        "memory that is common": good.replace("mode='shared'", "mode='common'"),
+        "a disk of no such type": good.replace("type='vhostuser'", "type='vhost-user'", 1),
+        "a disk without a target": good.replace("<target dev='vda' bus='virtio'/>", ""),
+        "no number of queues": re.sub(r"queues='\d+'", "queues='many'", good, count=1),
+        "no path": re.sub(r" path='[^']*'", "", good, count=1),
+        "an unknown element": good.replace("<reconnect ", "<connect ", 1),
+    }
+    over_nbd = domain(web["libvirt_nbd"])
+    mistakes |= {
+        "another word for yes": over_nbd.replace("tls='yes'", "tls='true'", 1),
+        "no such protocol": over_nbd.replace("protocol='nbd'", "protocol='nbds'", 1),
+    }
+    for what, xml in mistakes.items():
+        assert xml not in (good, over_nbd), f"{what}: the mistake is not made"
+        assert judged(xml, scratch).returncode != 0, f"{what}:\n{xml}"

@@ -26,7 +26,9 @@ class Bystander:
         self.digest = images.digest(self.bad)
         # One worker: the two disks share a thread, which is the harder case.
         self.daemon = serve([Disk("bad", self.bad, "raw"), Disk("by", self.image, "raw")], workers=1, **options)
-        self.process = start_driver("run", self.daemon.vhost("by"), "--seconds", "600", "--depth", "4", "--verify", self.image)
+        self.process = start_driver(
+            "run", self.daemon.vhost("by"), "--seconds", "600", "--depth", "4", "--verify", self.image
+        )
         until(lambda: self.daemon.disk("by")["counters"]["reads"] > 0, "the load is under way")
 
     def done(self) -> None:
@@ -184,7 +186,8 @@ def test_nbd_disconnects_mid_request(serve, scratch):
 
 @pytest.mark.parametrize("sent", [1, 3, 27, 28, 30000])
 def test_nbd_close_is_noticed(serve, scratch, sent):
-    """A connection that ends inside a request is given back at once, with nothing else happening to remind the daemon."""
+    """A connection that ends inside a request is given back at once, with nothing else happening to remind the
+    daemon."""
     image = images.raw(scratch / "a.raw", SIZE)
     daemon = serve([Disk("a", image, "raw")], workers=1)
     request = struct.pack(">IHHQQI", nbdwire.REQUEST, 0, nbdwire.WRITE, 1, 0, 65536) + bytes(65536)
@@ -218,16 +221,16 @@ def test_nbd_floods_without_reading(serve, scratch):
                 pass  # it does not take more: as it should be
         time.sleep(0.5)
         grown = outside() - before
-        # 4 MiB of replies for each is the bound, in buffers of 64 KiB with room for a header before them, for which the heap has places
-        # of 80 KiB: 5 MiB. The rest are its inbox, its slots and what the heap keeps in large pages.
+        # 4 MiB of replies for each is the bound, in buffers of 64 KiB with room for a header before them, for which the
+        # heap has places of 80 KiB: 5 MiB. The rest are its inbox, its slots and what the heap keeps in large pages.
         assert grown < 16 * 6 * images.MIB, f"{grown >> 20} MiB for 16 clients that do not read"
         for wire in wires:
             wire.socket.close()
 
 
 def test_nbd_half_sent_writes(serve, scratch):
-    """Sixty clients that each send half of a write of 32 MiB: what they hold is bounded, others go on, and so do large writes, when those
-    who are slow have made room."""
+    """Sixty clients that each send half of a write of 32 MiB: what they hold is bounded, others go on, and so do large
+    writes, when those who are slow have made room."""
     large = 32 * images.MIB
     options = {"extra": 'memory = "64MiB"\nslow_after = "1s"\nconnections = 128\n'}
     image = images.raw(scratch / "large.raw", 2 * large)
@@ -280,7 +283,8 @@ def test_nbd_one_export_does_not_take_all_places(serve, scratch):
 
 
 def test_nbd_listeners_of_tenants(serve, scratch):
-    """Who is on one tenant's listener does not see the other's disks, and cannot tell them from disks that do not exist."""
+    """Who is on one tenant's listener does not see the other's disks, and cannot tell them from disks that do not
+    exist."""
     socket_a, socket_all = scratch / "a.sock", scratch / "all.sock"
     extra = f'[[nbd.listen]]\nunix = "{socket_a}"\nexports = ["a"]\n[[nbd.listen]]\nunix = "{socket_all}"\n'
     disks = [Disk(name, images.raw(scratch / f"{name}.raw", SIZE), "raw") for name in ("a", "ab")]
@@ -358,7 +362,9 @@ def test_vhost_hostile_guests(serve, scratch):
             reaction = driver("hostile", by.daemon.vhost("bad"), case)[0]
             assert reaction["serves_on"], reaction
             # Cases that cannot be answered leave the status byte alone; all others must not claim success unduly.
-            if case.startswith(("sector-", "read-across", "unknown", "discard-past", "discard-over", "write-zeroes-past")):
+            if case.startswith(
+                ("sector-", "read-across", "unknown", "discard-past", "discard-over", "write-zeroes-past")
+            ):
                 assert reaction["hung_up"] or reaction["status"] in (1, 2), reaction
             assert by.process.poll() is None, f"the other disk stopped at {case}"
         assert by.daemon.running()

@@ -45,7 +45,10 @@ def serves(daemon, disk: str, fronts) -> None:
 
 def two(serve, scratch, workers: int = 1, **options) -> object:
     """Two disks, on one worker unless told otherwise."""
-    disks = [Disk(name, images.raw(scratch / f"{name}.raw", 8 * MIB, seed=n), "raw", dict(options)) for n, name in enumerate("ab")]
+    disks = [
+        Disk(name, images.raw(scratch / f"{name}.raw", 8 * MIB, seed=n), "raw", dict(options))
+        for n, name in enumerate("ab")
+    ]
     return serve(disks, memory="64MiB", workers=workers)
 
 
@@ -55,7 +58,9 @@ def full(scratch):
     need_root()
     where = scratch / "full"
     where.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", where], check=False, capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", where], check=False, capture_output=True, text=True
+    )
     if mounted.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr}")
     (where / "filler").write_bytes(bytes(64 << 10))
@@ -67,8 +72,8 @@ def full(scratch):
 
 
 def test_memory_that_is_taken_away_ends_its_front_end_alone(serve, scratch, fronts, full):
-    """A memory file cut short under a read, a write and the ring, a record of requests cut short, and memory on a full file
-    system: each front end is dropped with one message; the other disk's client never notices."""
+    """A memory file cut short under a read, a write and the ring, a record of requests cut short, and memory on a full
+    file system: each front end is dropped with one message; the other disk's client never notices."""
     daemon = two(serve, scratch)
     good = fronts(daemon.vhost("b")).set_up()
     before = (scratch / "a.raw").read_bytes()
@@ -108,10 +113,18 @@ def test_memory_that_is_taken_away_ends_its_front_end_alone(serve, scratch, fron
 
 @pytest.fixture
 def huge(scratch):
-    """A hugetlbfs with room for two pages, and the bytes of one. What the machine had of huge pages it has afterwards."""
+    """A hugetlbfs with room for two pages, and the bytes of one. What the machine had of huge pages it has
+    afterwards."""
     need_root()
     count = Path("/proc/sys/vm/nr_hugepages")
-    size = next((int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Hugepagesize:")), 0)
+    size = next(
+        (
+            int(line.split()[1]) << 10
+            for line in Path("/proc/meminfo").read_text().splitlines()
+            if line.startswith("Hugepagesize:")
+        ),
+        0,
+    )
     if not count.exists() or size == 0:
         pytest.skip("no huge pages of hugetlbfs can be had here: the kernel has none")
     before, where = int(count.read_text()), scratch / "huge"
@@ -119,9 +132,17 @@ def huge(scratch):
     try:
         with contextlib.suppress(OSError):
             count.write_text(str(before + 2))
-        mounted = subprocess.run(["mount", "-t", "hugetlbfs", "-o", f"size={2 * size}", "none", where], check=False, capture_output=True, text=True)
+        mounted = subprocess.run(
+            ["mount", "-t", "hugetlbfs", "-o", f"size={2 * size}", "none", where],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         if int(count.read_text()) < before + 2 or mounted.returncode != 0:
-            pytest.skip(f"no huge pages of hugetlbfs can be had here: {count.read_text().strip()} pages, {mounted.stderr.strip()}")
+            pytest.skip(
+                f"no huge pages of hugetlbfs can be had here: {count.read_text().strip()} pages,"
+                f" {mounted.stderr.strip()}"
+            )
         yield where, size
     finally:
         subprocess.run(["umount", "-l", where], check=False, capture_output=True)
@@ -131,8 +152,8 @@ def huge(scratch):
 
 @pytest.mark.alone
 def test_huge_pages_that_are_taken_away_end_their_front_end_alone(serve, scratch, fronts, huge):
-    """A file on hugetlbfs cut short under a read and a write, and one for which there is no page left: each front end is
-    dropped with one message; the other disk's client never notices."""
+    """A file on hugetlbfs cut short under a read and a write, and one for which there is no page left: each front end
+    is dropped with one message; the other disk's client never notices."""
     where, page = huge
     daemon = two(serve, scratch)
     good = fronts(daemon.vhost("b")).set_up()
@@ -171,8 +192,8 @@ def test_huge_pages_that_are_taken_away_end_their_front_end_alone(serve, scratch
 
 
 def test_a_notification_that_is_made_to_block_holds_nobody_up(serve, scratch, fronts):
-    """The counter of the call descriptor full, and O_NONBLOCK cleared: its front end is dropped, the other disk goes on, and
-    the second time the worker does not even wait for a moment."""
+    """The counter of the call descriptor full, and O_NONBLOCK cleared: its front end is dropped, the other disk goes
+    on, and the second time the worker does not even wait for a moment."""
     daemon = two(serve, scratch)
     good = fronts(daemon.vhost("b")).set_up()
 
@@ -231,8 +252,8 @@ def stalling(scratch):
 
 
 def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, stalling):
-    """Memory that makes the worker wait is refused, unless trusted. Trusted and stalled: disks of the other worker, status,
-    attaching and the end of the daemon do not wait for it."""
+    """Memory that makes the worker wait is refused, unless trusted. Trusted and stalled: disks of the other worker,
+    status, attaching and the end of the daemon do not wait for it."""
     path, server = stalling
     daemon = two(serve, scratch, workers=2)
     ram = os.open(path, os.O_RDWR)
@@ -260,14 +281,18 @@ def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, sta
     serves(daemon, "b", fronts)
     driver("run", daemon.vhost("b"), "--ops", "500", "--depth", "4")
     need("nbdinfo")
-    assert subprocess.run(["nbdinfo", "--size", daemon.nbd("b")], check=True, capture_output=True, timeout=60).stdout.strip()
+    assert subprocess.run(
+        ["nbdinfo", "--size", daemon.nbd("b")], check=True, capture_output=True, timeout=60
+    ).stdout.strip()
     until(lambda: daemon.disk("a")["state"] == "stalled", "it is said that the worker does not answer", 60)
     worker = daemon.disk("a")["worker"]
     assert f"worker w{worker} has not answered for 5 s" in daemon.disk("a")["reason"]
     assert daemon.disk("b")["state"] == "serving"
     # A client of the stalled disk is turned away rather than left to hold up the others' handshakes.
     subprocess.run(["nbdinfo", "--size", daemon.nbd("a")], check=False, capture_output=True, timeout=60)
-    assert subprocess.run(["nbdinfo", "--size", daemon.nbd("b")], check=True, capture_output=True, timeout=60).stdout.strip()
+    assert subprocess.run(
+        ["nbdinfo", "--size", daemon.nbd("b")], check=True, capture_output=True, timeout=60
+    ).stdout.strip()
     daemon.write_config([*disks, Disk("c", images.raw(scratch / "c.raw", 8 * MIB), "raw")])
     daemon.call("reload")
     serves(daemon, "c", fronts)
@@ -287,8 +312,9 @@ def fuse_file(scratch):
 
 
 def test_a_descriptor_whose_closing_waits_keeps_no_other_front_end_waiting(serve, scratch, fronts, fuse_file):
-    """A file of FUSE handed over as guest memory, and refused, whose server answers no close (decision 0185): the front ends of other
-    disks of the same worker come, are served and go meanwhile, and so does the next one of that disk afterwards."""
+    """A file of FUSE handed over as guest memory, and refused, whose server answers no close (decision 0185): the front
+    ends of other disks of the same worker come, are served and go meanwhile, and so does the next one of that disk
+    afterwards."""
     file = fuse_file
     daemon = two(serve, scratch)
     ram = os.open(file.path, os.O_RDWR)
@@ -327,16 +353,25 @@ def group():
 
 
 def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, scratch, fronts, group):
-    """The daemon reads for a guest more than its control group has room for, into pages that nobody has touched: requests wait,
-    and say so; they go on when there is room. A guest whose memory is allocated is charged to nobody else, and never waits."""
+    """The daemon reads for a guest more than its control group has room for, into pages that nobody has touched:
+    requests wait, and say so; they go on when there is room. A guest whose memory is allocated is charged to nobody
+    else, and never waits.
+
+    """
     disk_bytes = 16 * MIB
-    disks = [Disk(n, images.raw(scratch / f"{n}.raw", disk_bytes, seed=1), "raw", {"readahead": "0", "size": '"12MiB"'}) for n in "ab"]
+    disks = [
+        Disk(n, images.raw(scratch / f"{n}.raw", disk_bytes, seed=1), "raw", {"readahead": "0", "size": '"12MiB"'})
+        for n in "ab"
+    ]
     daemon = serve(disks, memory="32MiB", store="floor = 0", workers=1, wrap=group.wrap)
     ram_bytes = 192 * MIB
     allocated = memfd(ram_bytes)
     os.posix_fallocate(allocated, 0, ram_bytes)
     sparse = memfd(ram_bytes)
-    good, front = fronts(daemon.vhost("b"), (allocated, ram_bytes)).set_up(), fronts(daemon.vhost("a"), (sparse, ram_bytes)).set_up()
+    good, front = (
+        fronts(daemon.vhost("b"), (allocated, ram_bytes)).set_up(),
+        fronts(daemon.vhost("a"), (sparse, ram_bytes)).set_up(),
+    )
     done = 0
     for n in range(ram_bytes // MIB):
         answer = front.request(IN, n % 16 * 2048, MIB, OWN + n * MIB, patience=3)

@@ -1,4 +1,5 @@
-"""Bad images, sockets and configurations: a clear error that names the thing and the remedy, and nothing left behind."""
+"""Bad images, sockets and configurations: a clear error that names the thing and the remedy, and nothing left
+behind."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""One sector of an upstream disk cannot be read: only requests that need its block fail, whoever else reads around it."""
+"""One sector of an upstream disk cannot be read: only requests that need its block fail, whoever else reads around
+it."""
 
 from harness import images, nbdwire
 from harness.daemon import Disk, until
@@ -47,7 +48,8 @@ def test_readers_that_join_a_failed_operation(serve, scratch, nbdkit):
 
 
 def test_reading_ahead_into_a_bad_sector(serve, scratch, nbdkit):
-    """A client reads one block after the other, and the daemon ahead of it: exactly one read fails, that of the bad block."""
+    """A client reads one block after the other, and the daemon ahead of it: exactly one read fails, that of the bad
+    block."""
     far = images.raw(scratch / "far.raw", SIZE, seed=3)
     contents = far.read_bytes()
     upstream = nbdkit(*reads_fail_at_bad(far))

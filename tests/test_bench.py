@@ -64,7 +64,12 @@ def test_table_goes_between_the_markers(tmp_path):
     readme.write_text(f"before\n{table.START}\nstale row\n{table.END}\nafter\n", encoding="utf-8")
     assert table.put_into(readme, results([(1, 1)], [(1, 1)]))
     text = readme.read_text(encoding="utf-8")
-    assert text.startswith("before\n") and text.endswith("\nafter\n") and "stale row" not in text and "| vhost-user: work" in text
+    assert (
+        text.startswith("before\n")
+        and text.endswith("\nafter\n")
+        and "stale row" not in text
+        and "| vhost-user: work" in text
+    )
     readme.write_text("nothing", encoding="utf-8")
     assert not table.put_into(readme, results([(1, 1)], [(1, 1)]))
     assert readme.read_text(encoding="utf-8") == "nothing"

@@ -21,7 +21,14 @@ def test_every_number_in_the_documents_is_right():
 def test_the_documents_quote_what_has_been_wrong_before():
     """Marks that are taken away are checked by nobody: these have to be there."""
     marked = {path.name: {m[1] for m in counts.MARK.findall(path.read_text())} for path in counts.documents()}
-    promised = {"kill-rounds", "planted-bugs", "metadata-and-content-bytes", "wide-hits-64k", "wide-hits-256k", "fuzz-seconds-long"}
+    promised = {
+        "kill-rounds",
+        "planted-bugs",
+        "metadata-and-content-bytes",
+        "wide-hits-64k",
+        "wide-hits-256k",
+        "fuzz-seconds-long",
+    }
     assert promised <= marked["README.md"]
     assert promised <= marked["SPECIFICATION.md"]
     assert "metadata-and-content-bytes" in marked["ARCHITECTURE.md"]
@@ -55,7 +62,8 @@ def test_a_source_that_looks_otherwise_is_an_error():
 
 
 def test_the_constants_are_those_that_the_programs_have():
-    """The seconds of fuzzing and the rounds of kill -9 are read by a pattern: held against what Python itself makes of it."""
+    """The seconds of fuzzing and the rounds of kill -9 are read by a pattern: held against what Python itself makes of
+    it."""
     import test_kill
 
     asked = {test_kill.ROUNDS, *(int(counts.value(n)) for n in ("kill-rounds", "kill-rounds-long"))}

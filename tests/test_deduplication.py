@@ -42,7 +42,9 @@ def test_eight_clones_take_the_memory_of_one(serve, scratch):
     # Each clone's share of the store holds an eighth of the image; together they hold all of it. The shares are fixed:
     # what a clone finds with another costs no read, so a controller gives a place for it to whoever else wants more.
     keys = {"size": '"19MiB"'}
-    disks = [Disk(f"d{i}", image, "qcow2", keys | {"socket": f'"{scratch}/d{i}.sock"'}) for i, image in enumerate(overlays)]
+    disks = [
+        Disk(f"d{i}", image, "qcow2", keys | {"socket": f'"{scratch}/d{i}.sock"'}) for i, image in enumerate(overlays)
+    ]
     daemon = serve(disks, memory="160MiB")
     # A disk gets room for what deduplication saves it with the ticks, so the first rounds still read some blocks again.
     for _ in range(12):
@@ -70,7 +72,8 @@ def test_eight_clones_take_the_memory_of_one(serve, scratch):
 
 
 def test_a_clone_that_writes_sees_its_own_and_the_others_the_base(serve, scratch):
-    """Copy on divergence, through real programs: what one clone writes, discards or zeroes is seen there and nowhere else."""
+    """Copy on divergence, through real programs: what one clone writes, discards or zeroes is seen there and nowhere
+    else."""
     need("nbdcopy", "qemu-io", "qemu-img")
     base = images.raw(scratch / "base.raw", SIZE, seed=3)
     overlays = clones(scratch, base)
@@ -96,7 +99,8 @@ def test_a_clone_that_writes_sees_its_own_and_the_others_the_base(serve, scratch
 
 
 def test_only_those_who_trust_each_other_share_contents(serve, scratch):
-    """Equal raw disks: one frame a block within a group, none shared across groups, nothing with deduplicate = false."""
+    """Equal raw disks: one frame a block within a group, none shared across groups, nothing with deduplicate =
+    false."""
     need("nbdcopy", "qemu-img")
     first = images.raw(scratch / "a.raw", SIZE // 4, seed=5)
     for name in "bcd":
@@ -119,7 +123,8 @@ def test_only_those_who_trust_each_other_share_contents(serve, scratch):
 
 
 def test_groups_named_apart_share_no_base(serve, scratch):
-    """What one named group has read of a common base is read from the disk again for another; `deduplicate_base = true` asks for more."""
+    """What one named group has read of a common base is read from the disk again for another; `deduplicate_base = true`
+    asks for more."""
     need("nbdcopy", "qemu-img")
     size = SIZE // 4
     base = images.raw(scratch / "base.raw", size, seed=9)
@@ -142,9 +147,9 @@ def test_groups_named_apart_share_no_base(serve, scratch):
 
 
 def guesses(serve, scratch, seed: int, wish: dict[str, str]) -> list[bool]:
-    """One round of an attack: a victim reads half of the blocks of a base, in any order; another group's client times a read of
-    each and guesses which those were, by the threshold that is best for the first half of its reads. Whether each guess about
-    the second half is right."""
+    """One round of an attack: a victim reads half of the blocks of a base, in any order; another group's client times a
+    read of each and guesses which those were, by the threshold that is best for the first half of its reads. Whether
+    each guess about the second half is right."""
     dice = random.Random(seed)
     clusters = 4000
     base = images.raw(scratch / f"base{seed}.raw", clusters << 16, seed=seed)
@@ -187,8 +192,8 @@ def guesses(serve, scratch, seed: int, wish: dict[str, str]) -> list[bool]:
 @pytest.mark.alone
 @pytest.mark.long  # six rounds of 4,000 timed reads
 def test_the_time_of_reads_tells_one_group_nothing_of_another(serve, scratch):
-    """By default, a client of one named group guesses no better than by a coin what another has cached; with a base shared
-    on demand it does, so the attack is one."""
+    """By default, a client of one named group guesses no better than by a coin what another has cached; with a base
+    shared on demand it does, so the attack is one."""
     right = [r for seed in range(6) for r in guesses(serve, scratch, seed, {})]
     part = sum(right) / len(right)
     print(f"{len(right)} guesses, {100 * part:.1f} % right")

@@ -64,8 +64,8 @@ def read_pages(path, numbers) -> None:
 
 @contextlib.contextmanager
 def kept(path, count):
-    """Brings the first pages of a file into the page cache, no others, and keeps them there: the host takes pages when it likes, one of
-    150 between two looks at them (DAMON, or another program that wants memory)."""
+    """Brings the first pages of a file into the page cache, no others, and keeps them there: the host takes pages when
+    it likes, one of 150 between two looks at them (DAMON, or another program that wants memory)."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mlock.argtypes = libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     with open(path, "r+b") as f, mmap.mmap(f.fileno(), count * PAGE) as pages_of:
@@ -92,7 +92,12 @@ def test_known_contents_are_counted_to_the_page(guest, scratch, shared):
     image.write_bytes(pages([*range(1000, 1100), *[None] * 20, *range(1000, 1010), *range(2000, 2070)]))
     forget(image)
     # 100 of its own, 30 of them twice; 50 of the image; 40 that b has, too; 10 of zeroes.
-    a = guest("a", {AT: pages([*range(100), *range(30), *range(1000, 1050), *range(500, 540), *[None] * 10])}, shared, images=[image])
+    a = guest(
+        "a",
+        {AT: pages([*range(100), *range(30), *range(1000, 1050), *range(500, 540), *[None] * 10])},
+        shared,
+        images=[image],
+    )
     b = guest("b", {AT + 4 * MIB: pages([*range(500, 540), *range(700, 760)]), AT + 8 * MIB: page(1000)}, shared)
     read_pages(image, range(150))
     with kept(image, 150):
@@ -136,7 +141,8 @@ def test_equal_pages_of_images_that_no_guest_holds(guest, scratch):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
 def test_holes_stay_holes(guest, scratch, shared):
-    """What a balloon gave back, or a guest never touched, is not allocated by looking: the kernel's accounts do not change."""
+    """What a balloon gave back, or a guest never touched, is not allocated by looking: the kernel's accounts do not
+    change."""
     a = guest("a", {AT: pages(range(300)), 48 * MIB: page(7)}, shared)
     if shared:
         # As a balloon does: pages punched out of the middle.
@@ -219,11 +225,22 @@ def test_a_guest_that_writes_meanwhile(guest, scratch):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
 def test_a_guest_that_ends_meanwhile(guest, scratch, shared):
-    """The others are reported all the same; no panic, no hang. A memory file that is open still can be read to its end."""
+    """The others are reported all the same; no panic, no hang. A memory file that is open still can be read to its
+    end."""
     size = 256 * MIB
     first = guest("first", {AT: pages(range(48_000))}, shared, size=size)
     second = guest("second", {AT: pages(range(100))}, True)
-    words = [built("undercroft"), "duplicates", "--json", "--cpu", "1%", "--pid", str(first.pid), "--pid", str(second.pid)]
+    words = [
+        built("undercroft"),
+        "duplicates",
+        "--json",
+        "--cpu",
+        "1%",
+        "--pid",
+        str(first.pid),
+        "--pid",
+        str(second.pid),
+    ]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     being_read(process)
     first.stop()

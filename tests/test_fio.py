@@ -1,4 +1,5 @@
-"""fio writes random lengths at random places and verifies checksums, over NBD; the driver does the same over vhost-user."""
+"""fio writes random lengths at random places and verifies checksums, over NBD; the driver does the same over
+vhost-user."""
 
 import json
 
@@ -52,7 +53,14 @@ def test_fio_verify_over_nbd(serve, scratch, image_format, unaligned):
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])
 @pytest.mark.parametrize(
     "extra",
-    [[], ["--indirect", "--segments", "8"], ["--no-event-idx"], ["--queues", "4"], ["--poll"], ["--indirect", "--queues", "2"]],
+    [
+        [],
+        ["--indirect", "--segments", "8"],
+        ["--no-event-idx"],
+        ["--queues", "4"],
+        ["--poll"],
+        ["--indirect", "--queues", "2"],
+    ],
     ids=["plain", "indirect", "no-event-idx", "queues", "poll", "indirect-queues"],
 )
 def test_driver_verifies_over_vhost_user(serve, scratch, image_format, extra):

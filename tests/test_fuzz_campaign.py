@@ -1,6 +1,8 @@
 """The table of fuzzing: what sessions did adds up, a session that is stopped keeps what it did, crashes are counted.
 
-The programs here print what libFuzzer prints; the real ones are built by another compiler's flags, which scripts/test.sh does."""
+The programs here print what libFuzzer prints; the real ones are built by another compiler's flags, which
+scripts/test.sh does.
+"""
 
 import importlib.util
 import json
@@ -49,7 +51,16 @@ def place(tmp_path):
         path.write_text(PROGRAM.format(body=body))
         path.chmod(0o755)
 
-    words = [sys.executable, str(SCRIPT), "--programs", programs, "--place", tmp_path / "fuzz", "--out", tmp_path / "out"]
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        "--programs",
+        programs,
+        "--place",
+        tmp_path / "fuzz",
+        "--out",
+        tmp_path / "out",
+    ]
 
     def start(*more):
         return subprocess.Popen([*map(str, words), *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -90,7 +101,10 @@ def test_a_session_goes_on_where_the_last_one_was(place):
         run = place.start("--seconds", "1", "--target", "api", "--target", "trace")
         out, err = run.communicate(timeout=60)
         assert run.returncode == 0, out + err
-        assert {t: [r["executions"] for r in of] for t, of in stored(place).items()} == {"api": [9 * round_], "trace": [9 * round_]}
+        assert {t: [r["executions"] for r in of] for t, of in stored(place).items()} == {
+            "api": [9 * round_],
+            "trace": [9 * round_],
+        }
     assert "| api | 0:00:0" in (place.out / "fuzzing.md").read_text()
 
 
@@ -131,7 +145,8 @@ def test_ctrl_c_keeps_what_was_done(place, tmp_path):
 
 
 def test_inputs_that_are_kept_are_small_and_come_back(place, tmp_path):
-    """The shortest of what the merged corpus has, the same bytes for the same inputs, and in the next session's corpus."""
+    """The shortest of what the merged corpus has, the same bytes for the same inputs, and in the next session's
+    corpus."""
     fuzz, inputs = tmp_path / "fuzz", [b"a", b"bb", b"\0" * 5000]
     corpus = fuzz / "corpus" / "api"
     corpus.mkdir(parents=True)
@@ -166,8 +181,14 @@ def test_the_table_that_is_kept_is_that_of_its_results(tmp_path):
     """docs/results/fuzzing.md is written from fuzzing.json, and every target of today is in it."""
     kept = ROOT / "docs" / "results"
     (tmp_path / "fuzzing.json").write_text((kept / "fuzzing.json").read_text())
-    done = subprocess.run([sys.executable, SCRIPT, "--report", "--out", tmp_path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--report", "--out", tmp_path], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "fuzzing.md").read_text() == (kept / "fuzzing.md").read_text(), "scripts/fuzz-campaign.py --report writes it"
+    assert (tmp_path / "fuzzing.md").read_text() == (
+        kept / "fuzzing.md"
+    ).read_text(), "scripts/fuzz-campaign.py --report writes it"
     table = (kept / "fuzzing.md").read_text()
-    assert set(campaign.listed((ROOT / "fuzz/Cargo.toml").read_text())) <= set(re.findall(r"^\| (\S+) \|", table, re.MULTILINE))
+    assert set(campaign.listed((ROOT / "fuzz/Cargo.toml").read_text())) <= set(
+        re.findall(r"^\| (\S+) \|", table, re.MULTILINE)
+    )

@@ -28,7 +28,9 @@ def test_kill_under_load(scratch, image_format):
         if i % ROUNDS_PER_IMAGE == 0:
             image = images.make(scratch, f"i{i}", image_format, SIZE)
             journal = scratch / f"journal{i}"
-        daemon = Daemon(scratch / f"d{i}", [Disk("a", image, image_format, {"size": '"16MiB"'})], memory="32MiB").start()
+        daemon = Daemon(
+            scratch / f"d{i}", [Disk("a", image, image_format, {"size": '"16MiB"'})], memory="32MiB"
+        ).start()
         target = daemon.vhost("a") if i % 2 == 0 else daemon.nbd("a")
         load = ["--journal", journal, "--block", "512", "--block-max", "32KiB", "--depth", 8, "--seed", seed + i]
         mix = ["--write-percent", 60, "--zero-percent", 5, "--discard-percent", 2, "--flush-every", dice.randint(3, 40)]

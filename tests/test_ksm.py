@@ -105,7 +105,9 @@ def test_what_can_be_merged_is_told_of_real_guests(qemu):
     assert shared["mergeable_bytes"] < RAM // 2
     assert unmarked["mergeable_bytes"] == 0 and unmarked["unmarked_bytes"] >= RAM
     text = run(built("undercroft"), "ksm", "status").stdout
-    assert "64MiB (/memfd:memory-backend-memfd) cannot be merged: the kernel merges private anonymous memory only" in text
+    assert (
+        "64MiB (/memfd:memory-backend-memfd) cannot be merged: the kernel merges private anonymous memory only" in text
+    )
     assert f"unmarked ({pids[2]}): " in text and "mem-merge=off" in text
 
 
@@ -128,7 +130,9 @@ def test_pages_of_two_guests_are_merged_and_counted(serve, scratch, qemu):
     # Only the merging ends with the daemon; pages that are merged stay so, unless it is asked for.
     out = daemon.call("ksm", "off", "--unmerge").stdout
     assert "as it was found" in out
-    assert f"changed by uid {os.getuid()} pid " in daemon.log() and "ksm.manage: true -> false, unmerged" in daemon.log()
+    assert (
+        f"changed by uid {os.getuid()} pid " in daemon.log() and "ksm.manage: true -> false, unmerged" in daemon.log()
+    )
     daemon.call("ksm", "on")
     assert "ksm.manage: false -> true" in daemon.log()
     until(lambda: known(pids[0])["merged_bytes"] == 0, "everything is unmerged")
@@ -219,7 +223,9 @@ def test_without_the_right_to_it_the_daemon_says_so_and_goes_on(scratch):
     images.raw(place / "a.raw", images.MIB)
     config = place / "c.toml"
     disk = f'[[disk]]\nname = "a"\nimage = "{place}/a.raw"\nformat = "raw"\n'
-    config.write_text(f'[store]\nmemory = "32MiB"\n[daemon]\nruntime_dir = "{place}"\n{MANAGED}{disk}', encoding="utf-8")
+    config.write_text(
+        f'[store]\nmemory = "32MiB"\n[daemon]\nruntime_dir = "{place}"\n{MANAGED}{disk}', encoding="utf-8"
+    )
     scratch.chmod(0o755)
     for path in [place, *place.iterdir()]:
         os.chown(path, 65534, 65534)
@@ -229,10 +235,14 @@ def test_without_the_right_to_it_the_daemon_says_so_and_goes_on(scratch):
     try:
         until((place / "control.sock").exists, "the daemon serves")
         end = time.monotonic() + 20
-        while not (done := run(built("undercroft"), "status", "--json", "--control", place / "control.sock", check=False)).stdout:
+        while not (
+            done := run(built("undercroft"), "status", "--json", "--control", place / "control.sock", check=False)
+        ).stdout:
             assert time.monotonic() < end, done.stderr
         ksm = json.loads(done.stdout)["ksm"]
-        assert not ksm["managed"] and "/sys/kernel/mm/ksm/run cannot be written (Permission denied" in ksm["problems"][0]
+        assert (
+            not ksm["managed"] and "/sys/kernel/mm/ksm/run cannot be written (Permission denied" in ksm["problems"][0]
+        )
         assert "as root" in ksm["problems"][0] and "KSM cannot be managed" in (scratch / "log").read_text()
         assert settings() == before
     finally:

@@ -65,7 +65,11 @@ def exclusive_record(disk_mib):
     )  # fmt: skip
     exclusive |= {"state": "delayed", "early_tried": 400, "early": 300, "hot_blocks": 1234}
     counters = {"hit_blocks": 30, "miss_blocks": 60, "joined_blocks": 10}
-    own = {"process_read_bytes": int(disk_mib * MIB), "copying_seconds": 0.5, "disks": [{"counters": counters, "exclusive": exclusive}]}
+    own = {
+        "process_read_bytes": int(disk_mib * MIB),
+        "copying_seconds": 0.5,
+        "disks": [{"counters": counters, "exclusive": exclusive}],
+    }
     made = record("exclusive", disk_mib, end={"own": own})
     made["measured"]["own"] = own
     return made
@@ -82,10 +86,15 @@ def facts(load="uniform", n=0.25, kind="grid"):
 
 
 def results(tmp_path, ours=70, perfect_saved=400):
-    """A store with one cell: the default reads more than it was asked for, LRU saves 5 %, exclusive what is left of `ours`."""
+    """A store with one cell: the default reads more than it was asked for, LRU saves 5 %, exclusive what is left of
+    `ours`."""
     s = store.Store(tmp_path / "exclusive.json")
     s.begin("a", facts())
-    s.add("a", "direct", record("O_DIRECT", 100, perfect=[(1000, perfect_saved)], inclusive_lru=[(1000, 50)], hits=[(1000, 0)]))
+    s.add(
+        "a",
+        "direct",
+        record("O_DIRECT", 100, perfect=[(1000, perfect_saved)], inclusive_lru=[(1000, 50)], hits=[(1000, 0)]),
+    )
     s.add("a", "default", record("page cache, host's read-ahead", 110, hits=[(1000, 20)]))
     s.add("a", "undercroft-lru", record("inclusive, LRU", 95))
     s.add("a", "undercroft-auto", exclusive_record(ours))
@@ -208,7 +217,9 @@ def test_every_cell_has_an_id_of_its_own():
 
 def test_quick_is_small_and_goes_elsewhere():
     a = lab.arguments(["--quick"])
-    assert [c.id for c in a.cells] == [f"{load}-zero1-mglru0-n{n}-192MiB-quick" for load in ("uniform", "zipf") for n in (0.25, 0.5)]
+    assert [c.id for c in a.cells] == [
+        f"{load}-zero1-mglru0-n{n}-192MiB-quick" for load in ("uniform", "zipf") for n in (0.25, 0.5)
+    ]
     assert a.out.name == "lab", "a quick run never writes over the results that are committed"
 
 
@@ -261,9 +272,14 @@ def test_the_report_marks_what_was_not_reached(tmp_path):
     assert "| zeroing | 0.25 | 0.0 % | -10.0 % | 5.0 % | **30.0 %** | 40.0 % | 75 % |" in good
     assert "2x the best inclusive | 10.0 % | 30.0 % | reached" in good
     assert "80 % of perfect exclusive | 32.0 % | 30.0 % | **not reached**" in good
-    assert "| a | exclusive | delayed | 0 | 0 | 0 of 0 (-) | 300 of 400 (75 %) | 0 | 0 / 0 | 1,234 / 0 / 0 | 5.0 % |" in good
+    assert (
+        "| a | exclusive | delayed | 0 | 0 | 0 of 0 (-) | 300 of 400 (75 %) | 0 | 0 / 0 | 1,234 / 0 / 0 | 5.0 % |"
+        in good
+    )
     assert "Nowhere by more than a point." in good and "![a.svg](a.svg)" in good
-    bad = report.full(results(tmp_path, ours=97).data, [], why=[{"cells": "^a$", "against": ["undercroft-lru"], "text": "Because."}])
+    bad = report.full(
+        results(tmp_path, ours=97).data, [], why=[{"cells": "^a$", "against": ["undercroft-lru"], "text": "Because."}]
+    )
     assert "inclusive, LRU saved 5.0 %, exclusive 3.0 %. Because." in bad
     assert "*Not explained yet.*" not in bad
     assert "Not explained yet" in report.full(results(tmp_path, ours=97).data, [], why=[])
@@ -293,7 +309,9 @@ def test_disagreeing_counts_are_shown(tmp_path):
     text = report.full(s.data, [])
     assert "a, exclusive: 70.0 MiB by its own count, 80.0 MiB by the kernel's" in text
     assert "a: O_DIRECT read 50.0 MiB where the guest read 100.0 MiB" in text
-    assert derive.saved(s.data["cells"]["a"]["arms"]["undercroft-auto"]) == pytest.approx(0.2), "the kernel's count is what counts"
+    assert derive.saved(s.data["cells"]["a"]["arms"]["undercroft-auto"]) == pytest.approx(
+        0.2
+    ), "the kernel's count is what counts"
 
 
 def test_how_many_guests_fit_is_interpolated(tmp_path):

@@ -1,4 +1,5 @@
-"""The laboratory's disks: read-ahead of one file, disks behind a network, and what is said of time; and the demo's words and picture."""
+"""The laboratory's disks: read-ahead of one file, disks behind a network, and what is said of time; and the demo's
+words and picture."""
 
 import json
 import os
@@ -53,7 +54,8 @@ def test_a_disk_reads_ahead_as_before_once_a_file_was_opened(tmp_path, one_disk)
 
 
 def test_what_a_killed_program_left_is_put_back(tmp_path, one_disk):
-    """After kill -9 the record is there: the next start puts it back, and whoever sets it anew does not take 128 for the host's own."""
+    """After kill -9 the record is there: the next start puts it back, and whoever sets it anew does not take 128 for
+    the host's own."""
     def killed():
         one_disk.write_text("128")
         readahead.RECORD.write_text(json.dumps({str(one_disk): "8192"}))
@@ -147,7 +149,9 @@ def test_what_a_killed_run_left_of_a_slow_disk_goes_with_the_next(scratch):
         pytest.skip("; ".join(missing))
     guests.build()
     (scratch / "image.raw").write_bytes(os.urandom(MIB))
-    killed = subprocess.run([sys.executable, "-c", KILLED, ROOT / "experiments", scratch], capture_output=True, text=True, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, ROOT / "experiments", scratch], capture_output=True, text=True, check=False
+    )
     device = Path(killed.stdout.strip())
     assert killed.returncode == -signal.SIGKILL and Path(f"/sys/block/{device.name}/loop").exists()
     with slowdisk.SlowDisk(scratch / "image.raw", scratch / "disk", scratch) as disk:
@@ -158,13 +162,38 @@ def test_what_a_killed_run_left_of_a_slow_disk_goes_with_the_next(scratch):
 
 
 def test_disks_are_asked_for_by_their_wait(capsys):
-    a = lab.arguments(["--loads", "uniform,write,pair", "--n", "0.5", "--zeroing", "on", "--mglru", "off", "--disks", "local,0.5ms,2ms"])
+    a = lab.arguments(
+        [
+            "--loads",
+            "uniform,write,pair",
+            "--n",
+            "0.5",
+            "--zeroing",
+            "on",
+            "--mglru",
+            "off",
+            "--disks",
+            "local,0.5ms,2ms",
+        ]
+    )
     ids = [cell.id for cell in a.cells]
     assert ids[:3] == [f"uniform-zero1-mglru0-n0.5-192MiB{wait}" for wait in ("", "-wait0.5ms", "-wait2ms")]
-    assert [i for i in ids if i.startswith("write")] == ["write-zero1-mglru0-n0.5-192MiB"], "a run that measures twice must find its image as it was"
-    assert [len(run) for run in cells.grouped(a.cells)] == [1, 2, 1, 1], "both waits in one run, the local disk in its own"
+    assert [i for i in ids if i.startswith("write")] == [
+        "write-zero1-mglru0-n0.5-192MiB"
+    ], "a run that measures twice must find its image as it was"
+    assert [len(run) for run in cells.grouped(a.cells)] == [
+        1,
+        2,
+        1,
+        1,
+    ], "both waits in one run, the local disk in its own"
     assert "upstream" in arms.on(a.arms, a.cells[1]) and "upstream" not in arms.on(a.arms, a.cells[0])
-    assert [cells.disk(c) for c in ({}, {"wait_us": None}, {"wait_us": 500}, {"wait_us": 2000})] == ["local", "local", "0.5 ms wait", "2 ms wait"]
+    assert [cells.disk(c) for c in ({}, {"wait_us": None}, {"wait_us": 500}, {"wait_us": 2000})] == [
+        "local",
+        "local",
+        "0.5 ms wait",
+        "2 ms wait",
+    ]
     for wrong in ("fast", "0.5", "2ms,", "5000ms"):
         with pytest.raises(SystemExit):
             lab.arguments(["--disks", wrong])
@@ -174,13 +203,19 @@ def test_disks_are_asked_for_by_their_wait(capsys):
 
 def test_later_parts_of_a_run_read_the_same_blocks_in_another_order():
     load, cell = loads.ZIPF, cells.Cell("zipf", True, False, 0.5, wait_us=500)
-    first, second, after_another = load.command(cell), load.command(cell, part=1, warm=False), load.command(cell, part=2)
+    first, second, after_another = (
+        load.command(cell),
+        load.command(cell, part=1, warm=False),
+        load.command(cell, part=2),
+    )
     assert "--prefill" in first and "--prefill" not in second + after_another
     assert "--warm 0 " in second and "--warm 0 " not in first + after_another
     assert all(f"--layout {loads.LAYOUT}" in c for c in (first, second, after_another)), "popular blocks stay popular"
     rng = [c[c.index("--rng") :].split()[1] for c in (first, second, after_another)]
     assert len(set(rng)) == 3
-    assert "--layout" not in load.command(cells.Cell("zipf", True, False, 0.5)), "the local disk's runs are as they always were"
+    assert "--layout" not in load.command(
+        cells.Cell("zipf", True, False, 0.5)
+    ), "the local disk's runs are as they always were"
 
 
 def test_every_arm_has_the_cache_and_one_allowance(tmp_path, monkeypatch):
@@ -188,7 +223,11 @@ def test_every_arm_has_the_cache_and_one_allowance(tmp_path, monkeypatch):
     assert arms.Auto(48 * MIB + serving.PROGRAM_BYTES, tmp_path).store_bytes == 48 * MIB
     assert serving.Undercroft(96 * MIB, tmp_path).store_bytes == 96 * MIB - serving.PROGRAM_BYTES
     words = f"{serving.PROGRAM_BYTES // MIB} MiB"
-    for name in ("docs/decisions/0100-laboratory.md", "docs/decisions/0187-bytes-and-time.md", "docs/results/exclusive.md"):
+    for name in (
+        "docs/decisions/0100-laboratory.md",
+        "docs/decisions/0187-bytes-and-time.md",
+        "docs/results/exclusive.md",
+    ):
         text = (ROOT / name).read_text()
         assert words in text, f"{name} does not say {words}"
 
@@ -212,21 +251,37 @@ def test_speed_is_compared_run_by_run():
     assert derive.faster(timed("exclusive", 10), timed("inclusive", 5)) == pytest.approx((0.5, 0.5, 0.5))
     assert derive.faster(timed("exclusive", 10, ops=0), timed("inclusive", 5)) is None
     f = derive.figures(timed("exclusive", 10))
-    assert (f["p99_us"], f["daemon_us_per_op"], f["emulator_us_per_op"], f["copying_us_per_op"]) == (900, 2000, 5000, 500)
+    assert (f["p99_us"], f["daemon_us_per_op"], f["emulator_us_per_op"], f["copying_us_per_op"]) == (
+        900,
+        2000,
+        5000,
+        500,
+    )
     assert derive.others_cores(timed("exclusive", 10)) == pytest.approx(0.15)
-    assert derive.figures(record("old", 60))["emulator_us_per_op"] is None and derive.others_cores(record("old", 60)) is None
+    assert (
+        derive.figures(record("old", 60))["emulator_us_per_op"] is None
+        and derive.others_cores(record("old", 60)) is None
+    )
     assert measure.busy_seconds("cpu  100 50 50 1000 70 0 20 30 0 0\ncpu0 1") == 250 / measure.TICK
 
 
 def cell_of(seconds, **more):
-    made = {"undercroft-off": timed("inclusive", 10), "undercroft-auto": timed("exclusive", seconds), "default-128": timed("page cache", 14)}
+    made = {
+        "undercroft-off": timed("inclusive", 10),
+        "undercroft-auto": timed("exclusive", seconds),
+        "default-128": timed("page cache", 14),
+    }
     return facts(n=0.5) | more | {"arms": made}
 
 
 def test_where_exclusive_costs_time_it_is_said_with_what_it_costs():
     text = "\n".join(times.section({"a": cell_of(11)}, report.guest_kind))
     assert "0.91x in one run of the inclusive cache's operations a second; +0.0 us of processor time" in text
-    assert "500.0 us of it are copying and hashing" in text and "at least | exclusive | verdict" in text and "**not reached**" in text
+    assert (
+        "500.0 us of it are copying and hashing" in text
+        and "at least | exclusive | verdict" in text
+        and "**not reached**" in text
+    )
     good = "\n".join(times.section({"a": cell_of(10.1)}, report.guest_kind))
     assert "Nowhere by more than two per cent" in good and "| 0.98x | 0.99x | reached |" in good
     served = times.verdicts(cell_of(6, wait_us=2000))
@@ -295,7 +350,9 @@ def test_what_was_not_run_is_said_and_the_rest_is_shown(tmp_path, monkeypatch):
     text = "\n".join(said)
     assert "Zipf .99: not run" in text
     row = {line[:32].strip(): line for line in text.splitlines() if "MiB" in line or "not run" in line}
-    assert "200" in row["page cache, 128 KiB read-ahead"] and row["page cache, 128 KiB read-ahead"].count("not run") == 1
+    assert (
+        "200" in row["page cache, 128 KiB read-ahead"] and row["page cache, 128 KiB read-ahead"].count("not run") == 1
+    )
     assert "not run" in row["exclusive"] and "not run" not in row["O_DIRECT"]
     drawn = (tmp_path / "demo.svg").read_text()
     assert (tmp_path / "demo.png").stat().st_size > 1000 and drawn
@@ -382,7 +439,12 @@ def test_disks_of_a_guest_are_of_one_virtual_machine(tmp_path, monkeypatch):
     with way:
         way.start([tmp_path / f"{n}.raw" for n in range(4)])
         text = way.config.read_text()
-    assert [way.names(n) for n in range(4)] == [("guest-1", "root"), ("guest-1", "data-1"), ("guest-2", "root"), ("guest-2", "data-1")]
+    assert [way.names(n) for n in range(4)] == [
+        ("guest-1", "root"),
+        ("guest-1", "data-1"),
+        ("guest-2", "root"),
+        ("guest-2", "data-1"),
+    ]
     vms = text.split("[[vm]]")[1:]
     assert len(vms) == 2 and all(vm.count("[[vm.disk]]") == 2 for vm in vms)
     assert '"guest-2"' in vms[1] and "/2.raw" in vms[1] and "/3.raw" in vms[1]

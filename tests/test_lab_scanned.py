@@ -27,7 +27,8 @@ def page(number):
 def anew(**more):
     """Facts of a cell that was measured with today's laboratory."""
     full = MACHINE | {
-        "memory_gib": 24, "read_ahead_kb": 128, "scheduler": "none", "read_latency_us": 90, "governor": None, "thp": "madvise", "cgroup": 1,
+        "memory_gib": 24, "read_ahead_kb": 128, "scheduler": "none", "read_latency_us": 90, "governor": None,
+        "thp": "madvise", "cgroup": 1,
     }  # fmt: skip
     return facts() | {"commit": "abcdef0123", "day": "2026-11-24", "repeat": 3, "machine": full} | more
 
@@ -43,7 +44,8 @@ def scanning_record(title, disk_mib, scanner_seconds=0.3, scrubbed=4321):
 
 
 def test_pages_that_two_processes_hold_are_counted_by_content():
-    """This process stands for all three: guest, server and reader. What is mapped and was never touched stays untouched."""
+    """This process stands for all three: guest, server and reader. What is mapped and was never touched stays
+    untouched."""
     need_root()
     size = 64 * PAGE
     with tempfile.TemporaryFile() as file:
@@ -87,7 +89,10 @@ def test_the_page_cache_is_read_without_filling_it(scratch):
 def test_only_what_is_there_is_read():
     entries = [0, twice.PRESENT, twice.PRESENT | 5, 0, 1 << 62, twice.PRESENT]
     assert list(twice.runs(entries, 100)) == [(101, 2), (105, 1)]
-    text = "1000-3000 rw-p 0 00:00 0 [heap]\n4000-5000 r--p 0 00:00 0\n6000-7000 rw-s 0 00:01 77 /memfd:ram (deleted)\n8000-9000 rwxp 0 00:00 0\n"
+    text = (
+        "1000-3000 rw-p 0 00:00 0 [heap]\n4000-5000 r--p 0 00:00 0\n6000-7000 rw-s 0 00:01 77 /memfd:ram"
+        " (deleted)\n8000-9000 rwxp 0 00:00 0\n"
+    )
     assert list(twice.mappings(text)) == [(0x1000, 0x3000, ("00:00", 0)), (0x6000, 0x7000, ("00:01", 77))]
 
 
@@ -191,7 +196,10 @@ def test_no_table_has_two_types_of_machine_or_old_cells_beside_new_ones(tmp_path
     titles = [line for line in text.splitlines() if line.startswith("# Part")]
     assert len(titles) == 3 and titles[0].endswith("CPU, measured anew") and all(t.endswith("old") for t in titles[1:])
     new, *old = text.split("# Part")[1:]
-    assert "control groups v1, read-ahead 128 KiB, a 4 KiB read of the disk 90 us, governor none, huge pages madvise" in new
+    assert (
+        "control groups v1, read-ahead 128 KiB, a 4 KiB read of the disk 90 us, governor none, huge pages madvise"
+        in new
+    )
     assert "Measured on 2026-11-24, at commit abcdef0123." in new and "**Old**" not in new
     assert all("**Old**" in part and "Measured on" not in part for part in old)
     for part in text.split("# Part")[1:]:
@@ -203,21 +211,29 @@ def test_the_stored_report_is_that_of_the_stored_results():
     kept = ROOT / "docs" / "results"
     text = (kept / "exclusive.md").read_text()
     pictures = [line[2 : line.index("]")] for line in text.splitlines() if line.startswith("![")]
-    assert report.full(store.Store(kept / "exclusive.json.xz").data, pictures) == text, "make lab-exclusive LAB=--report writes it"
+    assert (
+        report.full(store.Store(kept / "exclusive.json.xz").data, pictures) == text
+    ), "make lab-exclusive LAB=--report writes it"
 
 
 def test_the_host_process_is_shown_with_what_it_misses():
     def job(alone, beside):
         passes = lambda pairs: [{"seconds": s, "read_bytes": b} for s, b in pairs]  # noqa: E731
-        return record("host page cache", 100) | {"extra": {"job": {"alone": passes(alone), "beside": passes(beside), "reads": 1000, "file_bytes": 1}}}
+        return record("host page cache", 100) | {
+            "extra": {"job": {"alone": passes(alone), "beside": passes(beside), "reads": 1000, "file_bytes": 1}}
+        }
 
     made = job([(1.0, 409_600), (1.0, 409_600)], [(2.0, 2_048_000), (4.0, 2_048_000)])
     assert derive.job(made) == {"job_alone_s": 1.0, "job_beside_s": 3.0, "job_slowdown": 3.0}
     found = experiments.host_job(made)
     assert (found["alone_missed"], found["beside_missed"]) == (0.1, 0.5)
     assert derive.job(job([(1.0, 1)], []))["job_slowdown"] is None
-    cells = {"h": anew(load="hostjob", kind="company", title="host process", explains="does") | {"arms": {"default": made}}}
-    assert "| host page cache | 1.000 | 3.000 | 3.00 | 0.4 | 2.0 | 10.0 % | 50.0 % | 2 | 0.0 % |" in "\n".join(experiments.sections(cells))
+    cells = {
+        "h": anew(load="hostjob", kind="company", title="host process", explains="does") | {"arms": {"default": made}}
+    }
+    assert "| host page cache | 1.000 | 3.000 | 3.00 | 0.4 | 2.0 | 10.0 % | 50.0 % | 2 | 0.0 % |" in "\n".join(
+        experiments.sections(cells)
+    )
 
 
 # --- The machine

@@ -20,13 +20,28 @@ LIMIT_S = 110
 
 
 def test_shares_follow_weights_live(scratch):
-    """Two VMs with two and three containers: by weight when all contend, lent while idle, and by new weights after a change."""
+    """Two VMs with two and three containers: by weight when all contend, lent while idle, and by new weights after a
+    change."""
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "b", "--work", scratch / "work", "--out", scratch, "--build", "test")
-    run(sys.executable, ROOT / "experiments/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver"), limit=LIMIT_S)
+    run(
+        sys.executable,
+        ROOT / "experiments/shares/run.py",
+        *options,
+        "--undercroft",
+        built("undercroft"),
+        "--driver",
+        built("undercroft-driver"),
+        limit=LIMIT_S,
+    )
     cell = store.load(scratch / "shares.json.xz")["cells"]["b-derivative"]
     steps = cell["arms"]["static"]["runs"][0]["steps"]
-    assert [s["title"] for s in reach.contended({"steps": steps})] == ["all contend", "VM two busy again", "VMs 67:33", "two/c1 from 25 to 75"]
+    assert [s["title"] for s in reach.contended({"steps": steps})] == [
+        "all contend",
+        "VM two busy again",
+        "VMs 67:33",
+        "two/c1 from 25 to 75",
+    ]
     for step in reach.contended({"steps": steps}):
         assert abs(reach.step_error(step)) < 0.1, step
     (lent,) = [s for s in steps if "lent" in s]
@@ -39,7 +54,8 @@ def test_shares_follow_weights_live(scratch):
 def turn(load, hits, misses, us):
     """One turn of a load, as it is stored."""
     return {
-        "load": load, "began": 0.0, "operations": hits + misses, "seconds": 1.0, "mean_us": us, "p99_us": 10 * us, "hit_blocks": hits,
+        "load": load, "began": 0.0, "operations": hits + misses, "seconds": 1.0, "mean_us": us, "p99_us": 10 * us,
+        "hit_blocks": hits,
         "miss_blocks": misses, "joined_blocks": 0, "readahead_hit_blocks": 0, "backend_read_bytes": misses * BLOCK,
     }  # fmt: skip
 
@@ -48,11 +64,28 @@ def locality(utility_misses):
     """An experiment whose dynamic arm misses so often."""
 
     def arm(title, popular_misses):
-        turns = [turn("low locality", 100, 900, 200.0), turn("high locality", 1000 - popular_misses, popular_misses, 50.0)]
+        turns = [
+            turn("low locality", 100, 900, 200.0),
+            turn("high locality", 1000 - popular_misses, popular_misses, 50.0),
+        ]
         return {"title": title, "runs": [{"turns": turns, "samples": [{"high:root": [0, 1 << 20]}]}] * 2}
 
-    facts = {"policy": "lru", "title": "case", "explains": "it does", "quick": False, "build": "test", "repeat": 2, "machine": MACHINE}
-    return facts | {"arms": {"unified": arm("one for all", 500), "static": arm("halves", 200), "utility": arm("follows", utility_misses)}}
+    facts = {
+        "policy": "lru",
+        "title": "case",
+        "explains": "it does",
+        "quick": False,
+        "build": "test",
+        "repeat": 2,
+        "machine": MACHINE,
+    }
+    return facts | {
+        "arms": {
+            "unified": arm("one for all", 500),
+            "static": arm("halves", 200),
+            "utility": arm("follows", utility_misses),
+        }
+    }
 
 
 MACHINE = {"cpu": "CPU", "cpus": 2, "kernel": "6.1-x"}
@@ -93,7 +126,11 @@ def test_the_stored_results_make_a_report_with_every_arm():
         for record in cell["arms"].values():
             assert record["title"] in text
     # Whatever is stored is judged; three experiments are younger than what may be stored.
-    assert {row[0] for row in reach.verdicts(cells) if row[3] == "not run"} <= {"d-tenth", "d-kernel", "f-many-disks"} - set(cells)
+    assert {row[0] for row in reach.verdicts(cells) if row[3] == "not run"} <= {
+        "d-tenth",
+        "d-kernel",
+        "f-many-disks",
+    } - set(cells)
 
 
 def test_misses_of_a_server_are_compared_with_equal_shares():
@@ -114,18 +151,35 @@ def build(seconds, hits, misses, cached_mib):
     """One run of the kernel's build on two disks, as it is stored."""
 
     def disk(hits, misses):
-        return {"hit_blocks": hits, "miss_blocks": misses - 1, "joined_blocks": 1, "readahead_hit_blocks": 3, "backend_read_bytes": misses * BLOCK}
+        return {
+            "hit_blocks": hits,
+            "miss_blocks": misses - 1,
+            "joined_blocks": 1,
+            "readahead_hit_blocks": 3,
+            "backend_read_bytes": misses * BLOCK,
+        }
 
     cached = {"build:source": [20 * MIB, (cached_mib - 1) * MIB], "build:output": [16 * MIB, MIB]}
     return {
-        "build": {"seconds": seconds, "cpu_seconds": 2 * seconds, "emptied": 30, "daemon_cpu_seconds": 1.5, "glue_cpu_seconds": 2.5},
+        "build": {
+            "seconds": seconds, "cpu_seconds": 2 * seconds, "emptied": 30, "daemon_cpu_seconds": 1.5,
+            "glue_cpu_seconds": 2.5,
+        },
         "disks": {"build:source": disk(hits - 100, misses - 10), "build:output": disk(100, 10)},
         "samples": [{"at": at / 2, "page_cache": 9 * MIB, "disks": cached} for at in range(1, 5)],
         "why": [], "errors": {"count": 0, "first": None},
     }  # fmt: skip
 
 
-KERNEL = {"title": "A kernel-tree build", "explains": "it builds", "quick": False, "build": "test", "repeat": 3, "machine": MACHINE, "store_mib": 36}
+KERNEL = {
+    "title": "A kernel-tree build",
+    "explains": "it builds",
+    "quick": False,
+    "build": "test",
+    "repeat": 3,
+    "machine": MACHINE,
+    "store_mib": 36,
+}
 
 
 def test_a_kernel_build_is_judged_against_one_lru(scratch):
@@ -140,13 +194,18 @@ def test_a_kernel_build_is_judged_against_one_lru(scratch):
     judged = {row[1]: row[4] for row in reach.verdicts(cells) if row[0] == "(d) kernel"}
     assert judged == {
         "`utility`: compile time, against one LRU": True, "`paper`: compile time, against one LRU": False,
-        "`utility`: cache used on average, of that of one LRU": True, "`paper`: cache used on average, of that of one LRU": False,
+        "`utility`: cache used on average, of that of one LRU": True,
+        "`paper`: cache used on average, of that of one LRU": False,
         "`utility`: hit ratio, against one LRU": True, "`paper`: hit ratio, against one LRU": False,
         "misses of `utility` against `static`": True, "misses of `paper` against `static`": False,
     }  # fmt: skip
     assert derive.build_change(cells["d-kernel"], "utility", "seconds") == pytest.approx(-0.1)
     text = report.full(cells, [])
-    assert "`paper` has +57.9 % misses against `static`, +8.3 % compile time against `static`, +50.0 % misses against one LRU" in text
+    assert (
+        "`paper` has +57.9 % misses against `static`, +8.3 % compile time against `static`, +50.0 % misses against"
+        " one LRU"
+        in text
+    )
     assert "`utility` has" not in text
     assert all(record["title"] in text for record in arms.values())
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
@@ -156,7 +215,10 @@ def test_a_kernel_build_is_judged_against_one_lru(scratch):
 def test_a_kernel_build_that_this_machine_cannot_do_says_what_is_missing():
     """Once, not by arm, where the section is, and among what was to be reached."""
     why = "apt-get install libnbd-bin"
-    arms = {arm: {"title": f"arm {arm}", "absent": why, "where": "on this machine"} for arm in ("unified", "static", "utility")}
+    arms = {
+        arm: {"title": f"arm {arm}", "absent": why, "where": "on this machine"}
+        for arm in ("unified", "static", "utility")
+    }
     cells = {"d-kernel": KERNEL | {"arms": arms}}
     (row,) = [row for row in reach.verdicts(cells) if row[0] == "(d) kernel"]
     assert row[3:] == (f"not run: {why}", None)
@@ -179,7 +241,9 @@ def test_a_tenth_of_the_cache_is_judged_by_rate_and_by_what_is_cached():
 def left_behind(scratch, pid):
     """What the run `pid` under `scratch` has left: loop devices, processes, control groups."""
     loops = [p for p in Path("/sys/block").glob("loop*/loop/backing_file") if str(scratch) in read(p)]
-    processes = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(scratch) in read(p) and p.parent.name != str(os.getpid())]
+    processes = [
+        p for p in Path("/proc").glob("[0-9]*/cmdline") if str(scratch) in read(p) and p.parent.name != str(os.getpid())
+    ]
     return loops + processes + list(Path("/sys/fs/cgroup").glob(f"**/undercroft-demo-kernel-{pid}"))
 
 
@@ -193,12 +257,21 @@ def read(path):
 @pytest.mark.alone
 @pytest.mark.long  # compiles a kernel, whose source is 140 MB to install
 def test_a_kernel_is_built_on_served_disks(scratch):
-    """For real: stopped by Ctrl-C in the middle of a build it leaves nothing behind; then every arm builds and reads through Undercroft."""
+    """For real: stopped by Ctrl-C in the middle of a build it leaves nothing behind; then every arm builds and reads
+    through Undercroft."""
     if missing := kernel.lacks():
         pytest.skip(f"no kernel can be built on served disks here: {'; '.join(missing)}")
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "d-kernel", "--work", scratch / "work", "--out", scratch, "--build", "test")
-    words = [sys.executable, ROOT / "experiments/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver")]
+    words = [
+        sys.executable,
+        ROOT / "experiments/shares/run.py",
+        *options,
+        "--undercroft",
+        built("undercroft"),
+        "--driver",
+        built("undercroft-driver"),
+    ]
 
     printed = scratch / "printed"
     with open(printed, "w") as out:

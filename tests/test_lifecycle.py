@@ -51,12 +51,15 @@ def test_stop_when_idle_and_at_once(serve, scratch):
 
 
 def test_hang_up_reloads(serve, scratch):
-    """SIGHUP: a new disk is served, one that is gone is no more, a policy changes, and the disk in use notices nothing."""
+    """SIGHUP: a new disk is served, one that is gone is no more, a policy changes, and the disk in use notices
+    nothing."""
     used = images.raw(scratch / "used.raw", SIZE, seed=1)
     gone = images.raw(scratch / "gone.raw", SIZE)
     new = images.raw(scratch / "new.raw", SIZE, seed=2)
     share = {"size": '"16MiB"'}
-    daemon = serve([Disk("used", used, "raw", {**share, "policy": '"lru"'}), Disk("gone", gone, "raw", share)], memory="64MiB")
+    daemon = serve(
+        [Disk("used", used, "raw", {**share, "policy": '"lru"'}), Disk("gone", gone, "raw", share)], memory="64MiB"
+    )
     running = start_driver("run", daemon.vhost("used"), "--seconds", "30", "--depth", "8", "--verify", used)
     until(lambda: daemon.disk("used")["counters"]["reads"] > 100, "the load is under way")
     daemon.write_config([Disk("used", used, "raw", {**share, "policy": '"arc"'}), Disk("new", new, "raw", share)])
@@ -152,7 +155,8 @@ def test_idle_daemon_rests(serve, scratch):
 
 
 def test_disks_come_and_go_by_command(serve, scratch):
-    """attach and detach: one disk more is served, by the rules of the file, and goes; what is refused says what to do."""
+    """attach and detach: one disk more is served, by the rules of the file, and goes; what is refused says what to
+    do."""
     daemon = serve([Disk("a", images.raw(scratch / "a.raw", SIZE, seed=1), "raw")], memory="64MiB")
     image = images.raw(scratch / "b.raw", SIZE, seed=2)
     socket = scratch / "b.sock"

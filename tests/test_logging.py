@@ -105,14 +105,20 @@ def test_a_log_that_nobody_reads_stops_nobody(scratch):
 def test_a_change_by_hand_is_one_line(serve, scratch):
     """Who changed what, from what, and to what; of a disk, of the store, of ranges, and of disks that come and go."""
     image, other = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate("ab", 1))
-    web = f'[[vm]]\nname = "web"\n[[vm.disk]]\nname = "d"\nimage = "{images.raw(scratch / "d.raw", SIZE)}"\nformat = "raw"\n'
+    web = (
+        f'[[vm]]\nname = "web"\n[[vm.disk]]\nname = "d"\nimage = "{images.raw(scratch / "d.raw", SIZE)}"\nformat ='
+        ' "raw"\n'
+    )
     daemon = serve([Disk("a", image, "raw")], extra=web)
     lists = [
         {"disk": "web:d", "container": "shop", "ranges": [{"offset_bytes": at, "length_bytes": n} for at, n in ranges]}
         for ranges in (((0, 4096), (1 << 20, 8192)), ((0, 1 << 20),))
     ]
     for words, said in (
-        (("set", "a", "--weight", "50", "--readahead", "1MiB"), 'disk "a": weight: 100 -> 50; disk "a": readahead: 512KiB -> 1MiB'),
+        (
+            ("set", "a", "--weight", "50", "--readahead", "1MiB"),
+            'disk "a": weight: 100 -> 50; disk "a": readahead: 512KiB -> 1MiB',
+        ),
         (("set", "--memory", "96MiB"), "the store may hold 128MiB -> 96MiB"),
         (("attach", "b", other, "--format", "raw"), f'disk "b" attached, image {other}'),
         (("detach", "b"), 'disk "b" is to be detached'),

@@ -1,4 +1,5 @@
-"""An upstream server that crashes and comes back without what was not flushed: the cache forgets it, and every writer is told once."""
+"""An upstream server that crashes and comes back without what was not flushed: the cache forgets it, and every writer
+is told once."""
 
 import shutil
 
@@ -95,7 +96,8 @@ def test_lost_writes_are_not_served(volatile, serve):
 
 
 def test_every_client_is_told_once(volatile, serve):
-    """One client's failed flush neither hides the loss from another nor is repeated; who comes later has nothing to do with it."""
+    """One client's failed flush neither hides the loss from another nor is repeated; who comes later has nothing to do
+    with it."""
     daemon = serve([Disk("up", volatile.uri, "nbd")])
     with Client(daemon) as a, Client(daemon) as b, Client(daemon) as idle:
         lose(volatile, a, 0, b"A")
@@ -117,7 +119,8 @@ def test_every_client_is_told_once(volatile, serve):
 
 
 def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):
-    """A writer may come back on another connection, before the loss or after it; that others were told is no news to it."""
+    """A writer may come back on another connection, before the loss or after it; that others were told is no news to
+    it."""
     daemon = serve([Disk("up", volatile.uri, "nbd")])
 
     def clients() -> int:
@@ -142,8 +145,8 @@ def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):
 
 
 def test_who_went_before_its_failed_flush_was_answered_is_told_when_back(volatile, serve):
-    """A client's own time limit ends its connection while its flush waits for the server, which has lost what was written when it is
-    back: the failure reached nobody, so the client's next connection is told (decision 0139)."""
+    """A client's own time limit ends its connection while its flush waits for the server, which has lost what was
+    written when it is back: the failure reached nobody, so the client's next connection is told (decision 0139)."""
     daemon = serve([Disk("up", volatile.uri, "nbd")])
     with Client(daemon) as a:
         assert a.write(0, b"A") == 0

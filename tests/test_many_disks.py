@@ -32,7 +32,8 @@ def half(path) -> socket.socket:
 
 
 def test_disks_have_no_threads_of_their_own(serve, scratch):
-    """300 disks with a front end each that has sent half a message: as many threads as one disk has, and each can be detached."""
+    """300 disks with a front end each that has sent half a message: as many threads as one disk has, and each can be
+    detached."""
     disks = [Disk(f"d{n}", images.raw(scratch / f"{n}.raw", MIB), "raw") for n in range(300)]
     daemon = serve(disks, memory="2GiB")
     fronts = [half(daemon.vhost(d.name)) for d in disks]
@@ -47,7 +48,8 @@ def test_disks_have_no_threads_of_their_own(serve, scratch):
 
 
 def test_attached_and_detached_disks_leave_nothing_behind(serve, scratch):
-    """200 disks come and go, with and without a front end, some in the middle of a message: no thread, descriptor or socket stays."""
+    """200 disks come and go, with and without a front end, some in the middle of a message: no thread, descriptor or
+    socket stays."""
     daemon = serve([Disk("stays", images.raw(scratch / "stays.raw", MIB), "raw")], memory="64MiB")
     image = images.raw(scratch / "comes.raw", MIB)
 
@@ -74,7 +76,8 @@ def test_attached_and_detached_disks_leave_nothing_behind(serve, scratch):
 
 
 def test_sigterm_while_a_connection_is_half_way(serve, scratch):
-    """A daemon that is told to end while front ends have sent half a message, or read no reply, ends at once and removes their sockets."""
+    """A daemon that is told to end while front ends have sent half a message, or read no reply, ends at once and
+    removes their sockets."""
     daemon = serve([Disk(n, images.raw(scratch / f"{n}.raw", MIB), "raw") for n in ("a", "b")], memory="64MiB")
     first, second = half(daemon.vhost("a")), socket.socket(socket.AF_UNIX)
     second.connect(str(daemon.vhost("b")))

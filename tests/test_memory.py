@@ -28,17 +28,26 @@ def forget(path: object) -> None:
 
 
 def test_memory_stays_under_the_ceiling(serve, scratch):
-    """Full load on two disks and both front ends, reads, writes and streams: resident memory grows by the store at most."""
+    """Full load on two disks and both front ends, reads, writes and streams: resident memory grows by the store at
+    most."""
     first = images.raw(scratch / "a.raw", SIZE, seed=1)
     second = images.raw(scratch / "b.raw", SIZE, seed=2)
     daemon = serve([Disk("a", first, "raw"), Disk("b", second, "raw")], memory="48MiB")
     # Anonymous memory: shared memory is the drivers', and the program's own file is not the store's.
     idle = daemon.rss("RssAnon")
     loads = [
-        start_driver("run", daemon.vhost("a"), "--seconds", "6", "--depth", "64", "--queues", "4", "--write-percent", "30"),
-        start_driver("run", daemon.nbd("a"), "--seconds", "6", "--depth", "32", "--block", "256KiB", "--pattern", "seq"),
-        start_driver("run", daemon.vhost("b"), "--seconds", "6", "--depth", "32", "--block", "64KiB", "--pattern", "seq"),
-        start_driver("run", daemon.nbd("b"), "--seconds", "6", "--depth", "32", "--pattern", "zipf", "--write-percent", "30"),
+        start_driver(
+            "run", daemon.vhost("a"), "--seconds", "6", "--depth", "64", "--queues", "4", "--write-percent", "30"
+        ),
+        start_driver(
+            "run", daemon.nbd("a"), "--seconds", "6", "--depth", "32", "--block", "256KiB", "--pattern", "seq"
+        ),
+        start_driver(
+            "run", daemon.vhost("b"), "--seconds", "6", "--depth", "32", "--block", "64KiB", "--pattern", "seq"
+        ),
+        start_driver(
+            "run", daemon.nbd("b"), "--seconds", "6", "--depth", "32", "--pattern", "zipf", "--write-percent", "30"
+        ),
     ]
     most = looks = 0
     while any(p.poll() is None for p in loads):
@@ -53,7 +62,8 @@ def test_memory_stays_under_the_ceiling(serve, scratch):
 
 
 def test_metadata_is_at_most_112_bytes_a_block(serve, scratch):
-    """What the store keeps about each 4 KiB block, measured by what more memory costs: what is there once does not count."""
+    """What the store keeps about each 4 KiB block, measured by what more memory costs: what is there once does not
+    count."""
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     metadata = []
     sizes = [64, 192]

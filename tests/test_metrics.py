@@ -1,4 +1,5 @@
-"""The metrics of a serving daemon, read by the Prometheus project's own parser, and held to the rules that promtool checks."""
+"""The metrics of a serving daemon, read by the Prometheus project's own parser, and held to the rules that promtool
+checks."""
 
 import re
 
@@ -11,7 +12,9 @@ parser = pytest.importorskip(
     "prometheus_client.parser", reason="not installed: python3-prometheus-client (make setup installs it)"
 )
 # What promtool calls a unit that is none of the base units, and abbreviations of types.
-NO_BASE_UNIT = re.compile(r"_(milliseconds|microseconds|nanoseconds|minutes|hours|bits|kilobytes|megabytes|percent|ms|us|ns|kb|mb)(_|$)")
+NO_BASE_UNIT = re.compile(
+    r"_(milliseconds|microseconds|nanoseconds|minutes|hours|bits|kilobytes|megabytes|percent|ms|us|ns|kb|mb)(_|$)"
+)
 
 
 def problems(text):
@@ -69,7 +72,10 @@ GOOD = "# HELP a_total Help.\n# TYPE a_total counter\na_total 1\n"
         (GOOD + "a_total 2\n", "twice"),
         ("# HELP a_total Help.\n# TYPE a_total gauge\na_total 1\n", "named like a counter"),
         ("# HELP a_ms Help.\n# TYPE a_ms gauge\na_ms 1\n", "base units"),
-        ('# HELP h H.\n# TYPE h histogram\nh_bucket{le="1"} 2\nh_bucket{le="+Inf"} 1\nh_sum 1\nh_count 1\n', "do not add up"),
+        (
+            '# HELP h H.\n# TYPE h histogram\nh_bucket{le="1"} 2\nh_bucket{le="+Inf"} 1\nh_sum 1\nh_count 1\n',
+            "do not add up",
+        ),
         ('# HELP h H.\n# TYPE h histogram\nh_bucket{le="+Inf"} 1\nh_sum 1\nh_count 2\n', "do not fit"),
     ],
 )
@@ -82,7 +88,10 @@ def test_what_is_wrong_is_found(text, said):
 def test_the_metrics_of_a_daemon_are_sound(serve, scratch):
     """Every family that a daemon with disks, parts, a scan and a recording tells."""
     files = [images.raw(scratch / f"{n}.raw", 4 * images.MIB, seed=n) for n in range(2)]
-    extra = f'[scan]\nenabled = true\n[[vm]]\nname = "web"\n[[vm.disk]]\nname = "root"\nimage = "{files[1]}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
+    extra = (
+        f'[scan]\nenabled = true\n[[vm]]\nname = "web"\n[[vm.disk]]\nname = "root"\nimage = "{files[1]}"\nformat ='
+        ' "raw"\nnbd = true\nvhost_user = false\n'
+    )
     daemon = serve([Disk("a", files[0], "raw")], memory="64MiB", extra=extra)
     driver("run", daemon.vhost("a"), "--ops", "500", "--write-percent", "20")
     text = run("curl", "-sS", "--fail", "--unix-socket", daemon.control, "http://localhost/metrics").stdout

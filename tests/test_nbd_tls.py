@@ -23,19 +23,61 @@ class Authority:
         self.directory, self.name = directory / name, name
         self.directory.mkdir()
         self.cert, self.key = self.directory / "ca.pem", self.directory / "ca.key"
-        request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
-        extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+        request = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "30",
+        ]
+        extensions = [
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        ]
         run(*request, "-subj", f"/CN={name}", "-keyout", self.key, "-out", self.cert, *extensions)
 
     def issue(self, role: str, usage: str) -> tuple[object, object]:
-        """A certificate and its key: `server` for this host, or `client`; also laid out as `ROLE-cert.pem` with `ca-cert.pem`."""
+        """A certificate and its key: `server` for this host, or `client`; also laid out as `ROLE-cert.pem` with
+        `ca-cert.pem`."""
         home = self.directory / role
         home.mkdir(exist_ok=True)
         cert, key, request, extensions = (home / f"{role}{end}" for end in ("-cert.pem", "-key.pem", ".csr", ".ext"))
-        new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={role}"]
+        new = [
+            "openssl",
+            "req",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-subj",
+            f"/CN={role}",
+        ]
         run(*new, "-keyout", key, "-out", request)
-        extensions.write_text(f"subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={usage}\nbasicConstraints=CA:FALSE\n")
-        sign = ["openssl", "x509", "-req", "-in", request, "-CA", self.cert, "-CAkey", self.key, "-CAcreateserial", "-days", "30"]
+        extensions.write_text(
+            f"subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={usage}\nbasicConstraints=CA:FALSE\n"
+        )
+        sign = [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-CA",
+            self.cert,
+            "-CAkey",
+            self.key,
+            "-CAcreateserial",
+            "-days",
+            "30",
+        ]
         run(*sign, "-extfile", extensions, "-out", cert)
         (home / "ca-cert.pem").write_bytes(self.cert.read_bytes())
         return cert, key
@@ -115,7 +157,8 @@ def test_tools_over_tls(serve, scratch, ours):
 
 
 def test_tls_is_required_before_anything(serve, scratch, ours):
-    """Before TLS nothing is said about exports; what was agreed on before is forgotten; nothing said in the clear counts under TLS."""
+    """Before TLS nothing is said about exports; what was agreed on before is forgotten; nothing said in the clear
+    counts under TLS."""
     disk = images.raw(scratch / "a.raw", SIZE, seed=1)
     daemon = serve([Disk("a", disk, "raw")], extra=listener(ours, "require"))
     number = port(daemon)

@@ -62,7 +62,9 @@ def test_setup_stops_without_root(scratch):
 
 def test_setup_says_what_apt_said_when_it_fails(scratch):
     """A failing apt: its last words, and what to look at."""
-    environment = world(scratch, id="echo 0", dpkg_query="echo not-installed", apt_get="echo no route to host; exit 100")
+    environment = world(
+        scratch, id="echo 0", dpkg_query="echo not-installed", apt_get="echo no route to host; exit 100"
+    )
     done = run_setup(environment, "build")
     assert done.returncode == 1
     assert "no route to host" in done.stderr and "check the network" in done.stderr, done.stderr

@@ -13,7 +13,8 @@ SIZE = 32 * images.MIB
 
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])
 def test_written_by_one_read_by_the_other(serve, scratch, image_format):
-    """Stamps written over NBD are audited over vhost-user, and the other way round, without a flush or restart between."""
+    """Stamps written over NBD are audited over vhost-user, and the other way round, without a flush or restart
+    between."""
     need("qemu-img")
     image = images.make(scratch, "a", image_format, SIZE)
     daemon = serve([Disk("a", image, image_format, {"size": '"16MiB"'})], memory="32MiB")

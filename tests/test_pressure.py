@@ -1,4 +1,5 @@
-"""Memory given back under real shortage, in a control group, and by hand; what is kept goes on being served from RAM."""
+"""Memory given back under real shortage, in a control group, and by hand; what is kept goes on being served from
+RAM."""
 
 import os
 import select
@@ -80,8 +81,8 @@ def hits(daemon) -> int:
 
 
 def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serve, scratch, eat):
-    """A process in the same limited group takes memory: the store makes room, down to its floor and no further, its resident
-    memory falls, hits on what is kept go on; when that process is gone the store grows again and fills."""
+    """A process in the same limited group takes memory: the store makes room, down to its floor and no further, its
+    resident memory falls, hits on what is kept go on; when that process is gone the store grows again and fills."""
     image = images.raw(scratch / "a.raw", IMAGE, seed=1)
     daemon = serve(
         [Disk("a", image, "raw", {"readahead": "0"})],
@@ -139,8 +140,8 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serv
 
 
 def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed(group, serve, scratch):
-    """In a full group there is nothing to reclaim, so the kernel kills: the store takes what is there, as fast as it is read, and no
-    more; and more as soon as there is more."""
+    """In a full group there is nothing to reclaim, so the kernel kills: the store takes what is there, as fast as it is
+    read, and no more; and more as soon as there is more."""
     image = images.raw(scratch / "a.raw", 2 * LIMIT, seed=2)
     daemon = serve([Disk("a", image, "raw", {})], memory=f"{4 * LIMIT // MIB}MiB", wrap=group.wrap)
 
@@ -150,8 +151,8 @@ def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed
         return daemon.status()["pressure"]["room_bytes"]
 
     def has_taken_all() -> bool:
-        # Memory of the driver's that the daemon was the first to touch is the group's, and back when the driver is gone: what was
-        # left beside it is less than what there is.
+        # Memory of the driver's that the daemon was the first to touch is the group's, and back when the driver is
+        # gone: what was left beside it is less than what there is.
         return room_after_reading() < 4 * MIB and daemon.status()["store"]["data_bytes"] > LIMIT * 3 // 4
 
     until(has_taken_all, "all that is there is taken")
@@ -160,12 +161,16 @@ def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed
     assert "for which too little memory is available: it grows by half of what there is" in daemon.log()
     assert status["store"]["data_bytes"] < LIMIT, status["store"]
     group.raise_limit(4 * LIMIT)
-    until(lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT, "the larger limit is seen and used")
+    until(
+        lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT,
+        "the larger limit is seen and used",
+    )
 
 
 @pytest.fixture
 def tight():
-    """A control group of a store and 20 MiB: a guest's pages that the daemon touches first, and the programs' own memory, are its too."""
+    """A control group of a store and 20 MiB: a guest's pages that the daemon touches first, and the programs' own
+    memory, are its too."""
     need_root()
     try:
         made = Group("tight", STORE + 20 * MIB)
@@ -176,8 +181,8 @@ def tight():
 
 
 def test_a_group_that_reclaims_takes_a_few_mib_and_not_half_of_the_store(tight, serve, scratch):
-    """In a group of the store and 20 MiB a file is read again and again: page cache fills it to the limit and is reclaimed, which takes
-    the little that programs beside the store want, a few MiB."""
+    """In a group of the store and 20 MiB a file is read again and again: page cache fills it to the limit and is
+    reclaimed, which takes the little that programs beside the store want, a few MiB."""
     image = images.raw(scratch / "a.raw", IMAGE, seed=1)
     file = images.raw(scratch / "file.raw", 256 * MIB, seed=3)
     daemon = serve([Disk("a", image, "raw", {"readahead": "0"})], memory=f"{STORE // MIB}MiB", wrap=tight.wrap)
@@ -207,7 +212,10 @@ METER_BYTES_MAX = 525_000
 def test_the_stores_memory_is_set_by_hand_both_ways_without_losing_what_is_kept(serve, scratch):
     """Smaller: exactly what is over goes, and its memory too; larger: nothing goes, nothing is read again."""
     image = images.raw(scratch / "a.raw", IMAGE, seed=2)
-    disks = [Disk("a", image, "raw", {"readahead": "0"}), Disk("b", images.raw(scratch / "b.raw", MIB), "raw", {"size": '"16MiB"'})]
+    disks = [
+        Disk("a", image, "raw", {"readahead": "0"}),
+        Disk("b", images.raw(scratch / "b.raw", MIB), "raw", {"size": '"16MiB"'}),
+    ]
     daemon = serve(disks, memory="160MiB", extra="[pressure]\nwatch = false\n")
     fill(daemon)
     before, resident = daemon.disk("a"), daemon.rss("RssAnon")
@@ -217,7 +225,8 @@ def test_the_stores_memory_is_set_by_hand_both_ways_without_losing_what_is_kept(
     after = daemon.disk("a")
     gone = (before["cache"]["cached_bytes"] - after["cache"]["cached_bytes"]) // 4096
     assert after["counters"]["evicted_blocks"] - before["counters"]["evicted_blocks"] == gone
-    # 40 of the 120 MiB above the floor are left to the store, so a third of the 108 MiB that the disk has above its own.
+    # 40 of the 120 MiB above the floor are left to the store, so a third of the 108 MiB that the disk has above its
+    # own.
     assert abs(gone * 4096 - 72 * MIB) < MIB, f"{gone * 4096 >> 20} MiB went"
     store = daemon.status()["store"]
     assert store["limit_bytes"] == store["allowed_bytes"] == 80 * MIB
@@ -251,7 +260,8 @@ def test_page_cache_of_a_group_goes_on_request(group, scratch):
 
 
 def test_the_floor_and_the_rules_change_live(group, serve, scratch):
-    """A reload with another floor and other rules takes effect without a restart; without a watch the store is whole again."""
+    """A reload with another floor and other rules takes effect without a restart; without a watch the store is whole
+    again."""
     image = images.raw(scratch / "a.raw", MIB)
     disks = [Disk("a", image, "raw")]
     daemon = serve(disks, memory="160MiB", extra=f"[pressure]\navailable_min = {LIMIT // 2}\n", wrap=group.wrap)

@@ -1,4 +1,5 @@
-"""Static probes: they are in the program, as docs/probes.md says, and fire as often as the daemon says that things happened."""
+"""Static probes: they are in the program, as docs/probes.md says, and fire as often as the daemon says that things
+happened."""
 
 import contextlib
 import os
@@ -39,7 +40,9 @@ def sites(program: str) -> list[Site]:
 
 def documented() -> dict[str, int]:
     """Probes and how many arguments each has, by docs/probes.md."""
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", (ROOT / "docs" / "probes.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]*) \|", (ROOT / "docs" / "probes.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     return {name: len(arguments.split(",")) for name, arguments in rows}
 
 
@@ -111,7 +114,20 @@ def test_probes_fire_as_often_as_things_happen(serve, scratch):
     daemon = serve([Disk("d", image, "raw")], memory="32MiB")
     with counted(program, scratch) as told:
         driver("run", daemon.vhost("d"), "--ops", "3000", "--depth", "4", "--block", "65536", "--verify", image)
-        driver("run", daemon.vhost("d"), "--ops", "500", "--depth", "1", "--block", "4096", "--pattern", "seq", "--verify", image)
+        driver(
+            "run",
+            daemon.vhost("d"),
+            "--ops",
+            "500",
+            "--depth",
+            "1",
+            "--block",
+            "4096",
+            "--pattern",
+            "seq",
+            "--verify",
+            image,
+        )
         fired, counters = told(), daemon.disk("d")["counters"]
     reads = counters["reads"]
     assert fired["request"] == fired["reply"] and fired["reply"] >= reads > 3000, (fired, counters)

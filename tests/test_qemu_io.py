@@ -64,7 +64,8 @@ def test_patterns_aligned_and_not(serve, scratch, image_format):
 
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_random_commands_against_a_model(serve, scratch, image_format):
-    """A few hundred random writes, zeroes and discards; the disk then equals a model, through the daemon and in the image."""
+    """A few hundred random writes, zeroes and discards; the disk then equals a model, through the daemon and in the
+    image."""
     need("qemu-io", "qemu-img")
     image = images.make(scratch, "a", image_format, SIZE)
     # A cache much smaller than the disk: evictions and fills are part of it.
@@ -106,7 +107,14 @@ def test_discard_leaves_zeroes_or_what_was_there(serve, scratch, image_format):
     daemon = serve([Disk("a", image, image_format)])
     qemu_io(
         nbd(daemon),
-        ["write -P 7 0 4M", "read -P 7 0 4M", "discard 1M 1M", "discard 100k 300", "read -P 7 0 100k", "read -P 7 2M 2M"],
+        [
+            "write -P 7 0 4M",
+            "read -P 7 0 4M",
+            "discard 1M 1M",
+            "discard 100k 300",
+            "read -P 7 0 100k",
+            "read -P 7 2M 2M",
+        ],
     )
     through = scratch / "through.raw"
     run("qemu-img", "convert", "-f", "raw", "-O", "raw", nbd(daemon), through)

@@ -1,4 +1,5 @@
-"""undercroft-ranges where it cannot tell: overlays, loop devices, memory. A real guest's disk is in guest/test_ranges.py."""
+"""undercroft-ranges where it cannot tell: overlays, loop devices, memory. A real guest's disk is in
+guest/test_ranges.py."""
 
 import contextlib
 

@@ -56,7 +56,16 @@ def test_every_block_can_be_pasted(tmp_path):
             said = tmp_path / f"block{n}.log"
             with said.open("w", encoding="utf-8") as log:
                 # A file, since a daemon that a block leaves running keeps what it was given.
-                done = subprocess.run(["bash", "-eu", "-c", text], cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=300, check=False)
+                done = subprocess.run(
+                    ["bash", "-eu", "-c", text],
+                    cwd=home,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    timeout=300,
+                    check=False,
+                )
             assert done.returncode == 0, f"{text}\n{said.read_text(encoding='utf-8', errors='replace')}"
         left = subprocess.run([built("undercroft"), "status"], env=environment, capture_output=True, check=False)
         assert left.returncode == 1, "the last block leaves a daemon running"
@@ -73,7 +82,9 @@ def test_links_lead_somewhere(path):
 def test_the_glossary_says_where_things_live():
     """Each place in its last column is a crate, a file or a folder below one, or a document."""
     table = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").partition("|---|---|---|\n")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
     assert [row[0].lower() for row in rows] == sorted(row[0].lower() for row in rows) and len(rows) > 30
     crates = ROOT / "crates"
     missing = []

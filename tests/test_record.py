@@ -44,7 +44,10 @@ class Recorder:
             [str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         self.daemon = daemon
-        until(lambda: self.process.poll() is not None or any(r["running"] for r in api(daemon, "GET")[1]), "recording begins")
+        until(
+            lambda: self.process.poll() is not None or any(r["running"] for r in api(daemon, "GET")[1]),
+            "recording begins",
+        )
 
     def end(self, with_signal=signal.SIGINT):
         """Ends it as Ctrl-C does; returns what it says."""
@@ -89,7 +92,8 @@ def counters(daemon, disk):
 
 
 def test_every_request_is_there_in_order(one, scratch):
-    """At depth 1 every request is a row, with what the daemon's own counters say of it; what the start was like is known."""
+    """At depth 1 every request is a row, with what the daemon's own counters say of it; what the start was like is
+    known."""
     path = scratch / "all.parquet"
     chance = random.Random(7)
     recorder = Recorder(one, path)
@@ -165,15 +169,20 @@ def test_read_ahead_and_depth(serve, scratch):
 
 
 def test_filters_and_samples(serve, scratch):
-    """Only the disks that were named are recorded, and of a sample all requests to its blocks and no others; disks that come
-    later are recorded too."""
+    """Only the disks that were named are recorded, and of a sample all requests to its blocks and no others; disks that
+    come later are recorded too."""
     files = {n: images.raw(scratch / f"{n}.raw", 8 * images.MIB, seed=i) for i, n in enumerate(("web", "db", "late"))}
     vms = "".join(
-        f'[[vm]]\nname = "{n}"\n[[vm.disk]]\nname = "root"\nimage = "{files[n]}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
+        f'[[vm]]\nname = "{n}"\n[[vm.disk]]\nname = "root"\nimage = "{files[n]}"\nformat = "raw"\nnbd ='
+        " true\nvhost_user = false\n"
         for n in ("web", "db")
     )
     daemon = serve([], memory="96MiB", extra=vms)
-    for arguments, names in ((("--disk", "db:root"), {"db:root"}), (("--vm", "web"), {"web:root"}), ((), {"web:root", "db:root"})):
+    for arguments, names in (
+        (("--disk", "db:root"), {"db:root"}),
+        (("--vm", "web"), {"web:root"}),
+        ((), {"web:root", "db:root"}),
+    ):
         path = scratch / f"{len(names)}{'-'.join(sorted(names))}.parquet".replace(":", "")
         recorder = Recorder(daemon, path, *arguments)
         for name in ("web:root", "db:root"):
@@ -213,7 +222,8 @@ def test_filters_and_samples(serve, scratch):
     assert [r["length_bytes"] for r in rows] == [1024 * BLOCK] + [BLOCK] * len(blocks["1/8"])
     recorder = Recorder(daemon, scratch / "late.parquet")
     daemon.config.write_text(
-        daemon.config.read_text() + f'[[disk]]\nname = "late"\nimage = "{files["late"]}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
+        daemon.config.read_text()
+        + f'[[disk]]\nname = "late"\nimage = "{files["late"]}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
     )
     daemon.call("reload")
     driver("run", daemon.nbd("late"), "--ops", "50")
@@ -245,7 +255,8 @@ def test_one_at_a_time_and_nothing_is_overwritten(one, scratch):
 
 
 def test_without_its_client_it_ends(one, scratch):
-    """A command that is killed leaves a whole file, soon; over the API a recording goes on by itself until it is ended."""
+    """A command that is killed leaves a whole file, soon; over the API a recording goes on by itself until it is
+    ended."""
     path = scratch / "a.parquet"
     recorder = Recorder(one, path)
     driver("run", one.nbd("a"), "--ops", "100")
@@ -255,7 +266,13 @@ def test_without_its_client_it_ends(one, scratch):
     _, trailer, rows = rows_of(path)
     assert trailer["reason"] == "client-gone" and len(rows) == 100
     status, begun = api(one, "POST", body={"path": str(scratch / "b.parquet")})
-    assert (status, begun["running"], begun["ending"], begun["waiting"], begun["waiting_bytes"]) == (201, True, None, 0, 0)
+    assert (status, begun["running"], begun["ending"], begun["waiting"], begun["waiting_bytes"]) == (
+        201,
+        True,
+        None,
+        0,
+        0,
+    )
     assert api(one, "POST", body={"path": str(scratch / "c.parquet")})[0] == 409
     driver("run", one.nbd("a"), "--ops", "100")
     assert api(one, "GET", "/99")[0] == api(one, "DELETE", "/99")[0] == 404
@@ -265,7 +282,11 @@ def test_without_its_client_it_ends(one, scratch):
     ended = api(one, "GET", f"/{begun['id']}")[1]
     assert (status, ended["ending"], ended["ended"], ended["requests"]) == (200, "stopped", "stopped", 100)
     assert (ended["waiting"], ended["waiting_bytes"]) == (0, 0)
-    assert {f.name for f in scratch.iterdir() if f.is_file()} == {"a.raw", "a.parquet", "b.parquet"}, "nothing is left beside it"
+    assert {f.name for f in scratch.iterdir() if f.is_file()} == {
+        "a.raw",
+        "a.parquet",
+        "b.parquet",
+    }, "nothing is left beside it"
     assert len(rows_of(scratch / "b.parquet")[2]) == 100
 
 
@@ -306,8 +327,8 @@ def test_max_size(one, scratch):
 
 @pytest.mark.parametrize("busy", [False, True], ids=["quiet", "busy"])
 def test_a_full_disk_ends_it(one, scratch, busy):
-    """Where the disk of the file fills up, the file is whole up to there, and guests notice nothing; also where programs
-    beside leave the converter no time, so that notes that wait are what fills the disk."""
+    """Where the disk of the file fills up, the file is whole up to there, and guests notice nothing; also where
+    programs beside leave the converter no time, so that notes that wait are what fills the disk."""
     need_root()
     need("mount", "umount")
     beside = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 * (os.cpu_count() or 1) * busy)]

@@ -57,7 +57,8 @@ def test_no_scan_unless_asked(serve, scratch):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
 def test_what_a_guest_holds_is_the_first_to_go(scanning, scratch, shared):
-    """A guest attached over NBD, found by its pid file: the blocks that its memory holds, and no others, become cold."""
+    """A guest attached over NBD, found by its pid file: the blocks that its memory holds, and no others, become
+    cold."""
     need_root()
     need("nbdcopy")
     image = scratch / "disk.raw"
@@ -67,7 +68,9 @@ def test_what_a_guest_holds_is_the_first_to_go(scanning, scratch, shared):
     try:
         pid_file = scratch / "web.pid"
         pid_file.write_text(f"{guest.pid}\n")
-        daemon = scanning([Disk("root", image, "raw", {"socket": f'"{scratch}/root.sock"'})], vm="web", pid_file=pid_file)
+        daemon = scanning(
+            [Disk("root", image, "raw", {"socket": f'"{scratch}/root.sock"'})], vm="web", pid_file=pid_file
+        )
         run("nbdcopy", daemon.nbd("web:root"), "null:")
         before = guest.held()
         # Cached contents are hashed in spare time: it may take some passes until all are known.
@@ -116,7 +119,8 @@ def test_vhost_user_guests_are_found_by_themselves(scanning, scratch):
 
 
 def test_guests_that_come_and_go_are_problems_in_words(scanning, scratch):
-    """A pid file that is missing, nonsense, or of a process that has ended: said in status, and the daemon serves on."""
+    """A pid file that is missing, nonsense, or of a process that has ended: said in status, and the daemon serves
+    on."""
     need_root()
     image = images.raw(scratch / "disk.raw", MIB, seed=1)
     pid_file = scratch / "web.pid"

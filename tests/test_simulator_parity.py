@@ -1,7 +1,8 @@
 """The simulator finds what the daemon found: a recording of a live daemon, replayed through the same data path.
 
-At queue depth 1 every read of the replay finds its blocks as the daemon did, to the block. At greater depth what overlaps
-what depends on the disk's timing, which a recording knows only by its replies: there the counts may differ by a bound.
+At queue depth 1 every read of the replay finds its blocks as the daemon did, to the block. At greater depth what
+overlaps what depends on the disk's timing, which a recording knows only by its replies: there the counts may differ by
+a bound.
 """
 
 import json
@@ -45,8 +46,8 @@ def start(serve, scratch, policy, readahead="0"):
     options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"'}
     shares = '[shares]\ninterval = "1s"'
     daemon = serve([Disk("a", image, "raw", options)], memory="64MiB", store="deduplicate = false", extra=shares)
-    # What the disk is measured with takes its part of the share at the first division of shares: requests come after it, however
-    # busy this machine is.
+    # What the disk is measured with takes its part of the share at the first division of shares: requests come after
+    # it, however busy this machine is.
     wait_for_intervals(daemon, 2)
     return daemon
 
@@ -124,9 +125,9 @@ def test_reads_are_equal_by_decisions_alone(serve, scratch):
 
 
 def test_read_ahead_at_depth_1(serve, scratch):
-    """Sequential reads among random ones. With read-ahead there is always something under way beside the client's request, and
-    no row tells when it came: whether a block had been read ahead, was waited for or was missed follows the disk's speed at
-    that moment. What the cache itself held does not."""
+    """Sequential reads among random ones. With read-ahead there is always something under way beside the client's
+    request, and no row tells when it came: whether a block had been read ahead, was waited for or was missed follows
+    the disk's speed at that moment. What the cache itself held does not."""
     daemon = start(serve, scratch, "s3-fifo", readahead="512KiB")
     path = scratch / "ahead.parquet"
     chance = random.Random(5)
@@ -145,7 +146,10 @@ def test_read_ahead_at_depth_1(serve, scratch):
     blocks = sum(recorded.values())
     assert blocks == sum(simulated.values()) == disk["reads"]
     assert simulated["ahead_blocks"] > 500
-    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= BOUND * recorded["hit_blocks"], (recorded, simulated)
+    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= BOUND * recorded["hit_blocks"], (
+        recorded,
+        simulated,
+    )
 
 
 @pytest.mark.parametrize("front", ["nbd", "vhost"])
@@ -161,7 +165,9 @@ def test_at_depth_16_the_difference_is_bounded(serve, scratch, front):
     recorded, simulated = disk["recorded"], disk["simulated"]
     blocks = sum(recorded.values())
     assert doubts == [] and blocks == sum(simulated.values()) > 10_000
-    print(f"{front}: recorded {recorded}, simulated {simulated}, {disk['equal_reads']} of {disk['reads']} reads are equal")
+    print(
+        f"{front}: recorded {recorded}, simulated {simulated}, {disk['equal_reads']} of {disk['reads']} reads are equal"
+    )
     assert recorded["miss_blocks"] > 1000
     assert abs(recorded["miss_blocks"] - simulated["miss_blocks"]) <= BOUND * blocks
 

@@ -10,7 +10,10 @@ import pytest
 from harness.programs import ROOT
 
 SKIPS = ROOT / "scripts" / "skips.py"
-RUST = "golden\tlong\tno ../shared/x\ngolden\tlong\tno ../shared/x\ncli\tman_pages\tnot installed: groff\ncli\tman_pages\tnot installed: fish\n"
+RUST = (
+    "golden\tlong\tno ../shared/x\ngolden\tlong\tno ../shared/x\ncli\tman_pages\tnot installed:"
+    " groff\ncli\tman_pages\tnot installed: fish\n"
+)
 PYTEST = """.s. [100%]
 SKIPPED [2] tests/test_x.py:24: no ../shared/x
 SKIPPED [1] tests/test_ksm.py:30: this kernel has no KSM
@@ -19,8 +22,12 @@ SKIPPED [1] tests/test_ksm.py:30: this kernel has no KSM
 
 
 def skips(*arguments, strict=False):
-    environment = {k: v for k, v in os.environ.items() if k != "UNDERCROFT_NO_SKIPS"} | ({"UNDERCROFT_NO_SKIPS": "1"} if strict else {})
-    done = subprocess.run([sys.executable, SKIPS, *arguments], env=environment, capture_output=True, text=True, check=False)
+    environment = {k: v for k, v in os.environ.items() if k != "UNDERCROFT_NO_SKIPS"} | (
+        {"UNDERCROFT_NO_SKIPS": "1"} if strict else {}
+    )
+    done = subprocess.run(
+        [sys.executable, SKIPS, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout.splitlines()
 
 
@@ -41,7 +48,9 @@ def test_a_test_counts_once_and_every_reason_is_said(files):
 
 def test_continuous_integration_fails_on_skips_that_are_not_declared(files):
     status, said = skips("report", files / "skips", files / "pytest.log", strict=True)
-    refused = [line.rsplit(": ", 1)[1] if "groff" not in line else "groff" for line in said if line.startswith("not permitted")]
+    refused = [
+        line.rsplit(": ", 1)[1] if "groff" not in line else "groff" for line in said if line.startswith("not permitted")
+    ]
     assert (status, refused) == (1, ["no ../shared/x", "groff"])
     (files / "pytest.log").write_text("SKIPPED [1] tests/test_ksm.py:30: this kernel has no KSM\n")
     assert skips("report", files / "pytest.log", strict=True) == (0, ["skipped 1: this kernel has no KSM"])
@@ -70,8 +79,12 @@ finish
     for name in ("scripts/skips.py", ".ci/permitted-skips"):
         (tmp_path / name).write_text((ROOT / name).read_text())
         (tmp_path / name).chmod(0o755)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDERCROFT_")} | ({"UNDERCROFT_NO_SKIPS": "1"} if strict else {})
-    done = subprocess.run(["bash", tmp_path / "scripts/test.sh"], env=environment, capture_output=True, text=True, check=False)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDERCROFT_")} | (
+        {"UNDERCROFT_NO_SKIPS": "1"} if strict else {}
+    )
+    done = subprocess.run(
+        ["bash", tmp_path / "scripts/test.sh"], env=environment, capture_output=True, text=True, check=False
+    )
     *above, last = done.stdout.splitlines()
     assert last == f"39 passed, {int(strict)} failed, 5 skipped", done.stdout + done.stderr
     assert done.returncode == int(strict)
@@ -89,7 +102,9 @@ def test_rust_tests_skip_so_that_it_counts():
         if "tests" not in path.parts and path.name != "tests.rs":
             text = text.partition("#[cfg(test)]")[2]
         seen += "undercroft_skips::" in text
-        assert not re.search(r'print(ln)?!\(\s*"skipped', text, re.IGNORECASE), f"{path}: say it by undercroft_skips::skip"
+        assert not re.search(
+            r'print(ln)?!\(\s*"skipped', text, re.IGNORECASE
+        ), f"{path}: say it by undercroft_skips::skip"
     assert seen > 5
 
 

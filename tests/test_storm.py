@@ -81,7 +81,16 @@ def test_storm_over_both_front_ends(serve, scratch, nbdkit):
     through = {}
     for name in ("plain", "chain", "far"):
         through[name] = scratch / f"{name}.through"
-        run("qemu-img", "convert", "-f", "raw", "-O", "raw", f"nbd:unix:{daemon.nbd_socket}:exportname={name}", through[name])
+        run(
+            "qemu-img",
+            "convert",
+            "-f",
+            "raw",
+            "-O",
+            "raw",
+            f"nbd:unix:{daemon.nbd_socket}:exportname={name}",
+            through[name],
+        )
     daemon.stop()
     upstream.stop()
     at_rest = {"plain": (plain, "raw"), "chain": (overlay, "qcow2"), "far": (far, "raw")}
@@ -89,7 +98,9 @@ def test_storm_over_both_front_ends(serve, scratch, nbdkit):
         # Bytes, not only equality of guest-visible zeroes: qemu-img compare reads both sides to the end.
         run("qemu-img", "compare", "-f", "raw", "-F", image_format, through[name], image)
     images.check_qcow2(overlay)
-    assert images.digest(base) == images.digest(images.raw(scratch / "again.raw", SIZE, seed=4)), "the base was written to"
+    assert images.digest(base) == images.digest(
+        images.raw(scratch / "again.raw", SIZE, seed=4)
+    ), "the base was written to"
     chain = images.flattened(overlay, "qcow2", scratch / "chain.raw")
     assert driver("audit", "--journal", scratch / "chain", "--image", chain, "--base", base, "--strict")["ok"]
     assert driver("audit", "--journal", scratch / "far", "--image", far, "--strict")["ok"]

@@ -24,7 +24,9 @@ class Beside:
 
     def goes_on(self) -> None:
         """A load of its own, hits and misses, is served now."""
-        report = driver("run", self.daemon.vhost("by"), "--ops", "2000", "--depth", "8", "--verify", self.image, limit=20)
+        report = driver(
+            "run", self.daemon.vhost("by"), "--ops", "2000", "--depth", "8", "--verify", self.image, limit=20
+        )
         assert report["operations"] == 2000
 
 
@@ -114,7 +116,18 @@ def test_upstream_goes_and_comes_back(serve, scratch, nbdkit):
     beside = Beside(serve, scratch, upstream.uri, "nbd")
     daemon = beside.daemon
     journal = scratch / "journal"
-    load = ["--journal", journal, "--block-max", "32KiB", "--depth", "4", "--write-percent", "50", "--flush-every", "20"]
+    load = [
+        "--journal",
+        journal,
+        "--block-max",
+        "32KiB",
+        "--depth",
+        "4",
+        "--write-percent",
+        "50",
+        "--flush-every",
+        "20",
+    ]
     running = start_driver("run", daemon.vhost("up"), *load, "--seconds", "4", "--allow-errors")
     time.sleep(1)
     upstream.stop()
@@ -124,7 +137,8 @@ def test_upstream_goes_and_comes_back(serve, scratch, nbdkit):
     assert report["journal"]["durable"] > 0
     # Errors may go on for as long as it takes to reconnect, and not longer.
     until(
-        lambda: driver("run", daemon.vhost("up"), "--ops", "20", "--seed", "3", "--offset", "1MiB", check=False)["exit"] == 0,
+        lambda: driver("run", daemon.vhost("up"), "--ops", "20", "--seed", "3", "--offset", "1MiB", check=False)["exit"]
+        == 0,
         "the disk is served again",
     )
     driver("run", daemon.vhost("up"), *load, "--ops", "500")
@@ -134,8 +148,8 @@ def test_upstream_goes_and_comes_back(serve, scratch, nbdkit):
 
 
 def test_attempts_to_reach_an_upstream_become_rarer(serve, scratch, nbdkit):
-    """A server that takes connections and hangs up at once: each pause is twice as long as the one before, up to 5 s. A real one
-    that comes back in its place is used."""
+    """A server that takes connections and hangs up at once: each pause is twice as long as the one before, up to 5 s. A
+    real one that comes back in its place is used."""
     far = images.raw(scratch / "far.raw", SIZE, seed=3)
     upstream = nbdkit("file", far)
     daemon = serve([Disk("up", upstream.uri, "nbd", {"size": '"16MiB"'})], memory="32MiB")
@@ -178,7 +192,16 @@ def test_disk_fills_up(serve, scratch, image_format):
         journal = scratch / "journal"
         load = ["--journal", journal, "--block", "4KiB", "--block-max", "64KiB", "--depth", "4", "--flush-every", "20"]
         report = driver(
-            "run", daemon.nbd("up"), *load, "--write-percent", "100", "--pattern", "seq", "--ops", "1500", "--allow-errors"
+            "run",
+            daemon.nbd("up"),
+            *load,
+            "--write-percent",
+            "100",
+            "--pattern",
+            "seq",
+            "--ops",
+            "1500",
+            "--allow-errors",
         )
         assert report["errors"].get(str(ENOSPC), 0) > 0, report["errors"]
         assert set(report["errors"]) == {str(ENOSPC)}, "no other error"

@@ -31,7 +31,8 @@ def others_go_on(daemon, image) -> None:
 
 
 def test_missing_image_waits(serve, scratch):
-    """One of two images is missing: the other is served, the status says what is missing, and once it is there it is served."""
+    """One of two images is missing: the other is served, the status says what is missing, and once it is there it is
+    served."""
     need("qemu-io")
     good = images.raw(scratch / "good.raw", SIZE, seed=1)
     late = scratch / "late.raw"
@@ -67,7 +68,8 @@ def test_upstream_down_waits(serve, scratch, nbdkit):
 
 
 def test_reload_with_a_missing_image(serve, scratch):
-    """A reload that adds a disk without an image serves the rest; a disk that waits can be corrected, and taken away."""
+    """A reload that adds a disk without an image serves the rest; a disk that waits can be corrected, and taken
+    away."""
     good = images.raw(scratch / "good.raw", SIZE, seed=1)
     other = images.raw(scratch / "other.raw", SIZE, seed=2)
     daemon = serve([Disk("good", good, "raw")])
@@ -113,9 +115,12 @@ def test_emptied_file_detaches_nothing(serve, scratch):
 
 
 def test_attach_when_the_store_is_full(serve, scratch):
-    """A disk that comes when the others have filled the store: they give way first. Attached and detached, eight times."""
+    """A disk that comes when the others have filled the store: they give way first. Attached and detached, eight
+    times."""
     paths = [images.raw(scratch / f"{i}.raw", 3 * SIZE, seed=i) for i in range(4)]
-    daemon = serve([Disk(n, p, "raw") for n, p in zip(["good", "b", "c"], paths, strict=False)], memory="64MiB", workers=1)
+    daemon = serve(
+        [Disk(n, p, "raw") for n, p in zip(["good", "b", "c"], paths, strict=False)], memory="64MiB", workers=1
+    )
     for n in ("good", "b", "c"):
         run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
     full = sum(d["cache"]["cached_bytes"] for d in daemon.status()["disks"])

@@ -3,8 +3,8 @@
 
 Both read the same blocks, ours as oracleGeneral records, theirs as 8-byte numbers (its `corda` format, the quickest it
 has). One policy at a time, in turns (A B A B ...). Two ratios are shown: of the CPU time of whole processes, which on
-their side has the start of the Java machine and its compiler in it; and of their own clock for the policy alone, without
-reading, over our whole process. Writes bench/results/caffeine.json and caffeine.md.
+their side has the start of the Java machine and its compiler in it; and of their own clock for the policy alone,
+without reading, over our whole process. Writes bench/results/caffeine.json and caffeine.md.
 """
 
 import argparse
@@ -50,9 +50,11 @@ RECORD = 24
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     p.add_argument("--repetitions", type=int, default=3, help="turns of each side on each cell (3)")
-    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'; others keep their figures")
+    p.add_argument(
+        "--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'; others keep their figures"
+    )
     p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and what is fetched")
     p.add_argument("--no-save", action="store_true", help="leave bench/results as it is")
     return p.parse_args()
@@ -148,20 +150,30 @@ def markdown(cells: list[dict], about: dict) -> str:
         f"{about['repetitions']} repetitions in turns.",
         BUSY if about["busy"] else "",
         "",
-        "CPU seconds of whole processes, and the ratio theirs / ours (above 1 is faster), medians. *Their clock* is what their report",
-        "says of the policy alone, without reading and without what the Java machine takes to start; its ratio is to our whole",
+        (
+            "CPU seconds of whole processes, and the ratio theirs / ours (above 1 is faster), medians. *Their clock* is"
+            " what their report"
+        ),
+        (
+            "says of the policy alone, without reading and without what the Java machine takes to start; its ratio is"
+            " to our whole"
+        ),
         "process, reading included. Misses are shown for what they are: several names stand for variants, see",
         "docs/decisions/0118-more-policies.md.",
         "",
-        "| policy | theirs | trace | blocks | ours s | theirs s | faster | their clock s | to it | ours MiB | theirs MiB | misses | theirs |",
+        (
+            "| policy | theirs | trace | blocks | ours s | theirs s | faster | their clock s | to it | ours MiB |"
+            " theirs MiB | misses | theirs |"
+        ),
         "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for c in cells:
         (a, b), (m, n), (x, y) = c["seconds"], c["anonymous_bytes"], c["miss_ratio"]
         bold = lambda ratio: f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**"  # noqa: E731
         lines.append(
-            f"| {c['policy']} | {c['theirs']} | {c['trace']} | {c['blocks']} | {a:.2f} | {b:.2f} | {bold(c['ratio'])} "
-            f"| {c['their_clock']:.2f} | {bold(c['clock_ratio'])} | {m / 2**20:.1f} | {n / 2**20:.0f} | {x:.4f} | {y:.4f} |"
+            f"| {c['policy']} | {c['theirs']} | {c['trace']} | {c['blocks']} | {a:.2f} | {b:.2f} | {bold(c['ratio'])} |"
+            f" {c['their_clock']:.2f} | {bold(c['clock_ratio'])} | {m / 2**20:.1f} | {n / 2**20:.0f} | {x:.4f} |"
+            f" {y:.4f} |"
         )
     slower = sum(1 for c in cells if min(c["ratio"], c["clock_ratio"]) < 1)
     lines += ["", f"Bold: slower than theirs. That is {slower} of {len(cells)} cells."]

@@ -4,8 +4,9 @@
 Both read the same file of oracleGeneral records (libCacheSim maps it, ours reads it in pieces; reading is part of the
 time on both sides), unit sizes, one thread. They take turns (A B A B ...); what counts is the ratio of process CPU
 times within a repetition, and the median of the ratios. Memory is the peak of anonymous pages: those of the mapped
-trace do not count. Of it what a cache of 16 blocks takes on the same trace is fixed: libCacheSim reserves a hash table for
-millions of objects at once. What is compared is the rest, beside it divided by the blocks. Writes bench/results/sim.json and sim.md.
+trace do not count. Of it what a cache of 16 blocks takes on the same trace is fixed: libCacheSim reserves a hash table
+for millions of objects at once. What is compared is the rest, beside it divided by the blocks. Writes
+bench/results/sim.json and sim.md.
 """
 
 import argparse
@@ -74,13 +75,19 @@ def stop(text: str) -> None:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     p.add_argument("--repetitions", type=int, default=5, help="turns of each side on each cell (5)")
-    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'; others keep their figures")
-    p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and libCacheSim's build")
+    p.add_argument(
+        "--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'; others keep their figures"
+    )
+    p.add_argument(
+        "--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and libCacheSim's build"
+    )
     p.add_argument("--peer", type=Path, help="a cachesim that is built already")
     p.add_argument("--ours", type=Path, default=OURS, help="another build of our side")
-    p.add_argument("--memory", action="store_true", help="measure memory alone, which no other load disturbs; times stay")
+    p.add_argument(
+        "--memory", action="store_true", help="measure memory alone, which no other load disturbs; times stay"
+    )
     p.add_argument("--no-save", action="store_true", help="leave bench/results as it is")
     return p.parse_args()
 
@@ -208,19 +215,33 @@ def markdown(cells: list[dict], about: dict) -> str:
     lines = [
         "# The engine's replay beside libCacheSim's simulator",
         "",
-        f"`make bench-sim`, {about['date']}: {about['cpu']}, libCacheSim {VERSION} (Release"
-        f"{', tcmalloc' if about['tcmalloc'] else ''}), one thread, {' or '.join(map(str, turns))} repetitions in turns.",
+        (
+            f"`make bench-sim`, {about['date']}: {about['cpu']}, libCacheSim {VERSION}"
+            f" (Release{', tcmalloc' if about['tcmalloc'] else ''}), one thread, {' or '.join(map(str, turns))}"
+            " repetitions in turns."
+        ),
         f"Of {', '.join(busy)}: {BUSY[0].lower()}{BUSY[1:]}" if busy else "",
         "",
-        "CPU seconds of the whole process, reading the trace (oracleGeneral, from the page cache) included on both sides;",
+        (
+            "CPU seconds of the whole process, reading the trace (oracleGeneral, from the page cache) included on both"
+            " sides;"
+        ),
         "the ratio is the median over repetitions, theirs / ours, so above 1 is faster.",
-        f"Memory: peak of anonymous pages, in MiB; \"fixed\" is the peak with a cache of {SMALLEST} blocks on the same trace: what the",
-        "program reserves whatever the size (libCacheSim: a hash table for millions of objects). Bytes for each block, and the share of ours",
+        (
+            f'Memory: peak of anonymous pages, in MiB; "fixed" is the peak with a cache of {SMALLEST} blocks on the'
+            " same trace: what the"
+        ),
+        (
+            "program reserves whatever the size (libCacheSim: a hash table for millions of objects). Bytes for each"
+            " block, and the share of ours"
+        ),
         f"in theirs, are without it. {about.get('memory', '')}".rstrip(),
         "A policy whose miss ratios differ is explained in docs/decisions/0118-more-policies.md.",
         "",
-        "| policy | trace | blocks | ours s | theirs s | faster | wanted | ours MiB | fixed | theirs MiB | fixed "
-        "| ours B/block | theirs | ours / theirs | misses | theirs |",
+        (
+            "| policy | trace | blocks | ours s | theirs s | faster | wanted | ours MiB | fixed | theirs MiB | fixed "
+            "| ours B/block | theirs | ours / theirs | misses | theirs |"
+        ),
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for c in cells:
@@ -235,14 +256,18 @@ def markdown(cells: list[dict], about: dict) -> str:
         )
     missed = [c for c in cells if c["wanted"] and c["ratio"] < c["wanted"]]
     promised = [c for c in cells if c["wanted"]]
-    lines += ["", f"Bold: less than wanted. {len(promised) - len(missed)} of {len(promised)} promised ratios are reached."]
+    lines += [
+        "",
+        f"Bold: less than wanted. {len(promised) - len(missed)} of {len(promised)} promised ratios are reached.",
+    ]
     if about["failed"]:
         lines += ["", "libCacheSim did not finish: " + "; ".join(about["failed"]) + "."]
     return "\n".join(lines) + "\n"
 
 
 def merged(cells: list[dict], saved: Path, policies: list[str], memory: bool = False) -> list[dict]:
-    """Cells that were not measured now keep their last figures; with `memory`, what was measured now is no more than that."""
+    """Cells that were not measured now keep their last figures; with `memory`, what was measured now is no more than
+    that."""
     if not saved.exists():
         return cells
     key = lambda c: (c["policy"], c["trace"], c["blocks"])  # noqa: E731
@@ -317,7 +342,9 @@ def main() -> None:
                     say(f"{ours} {trace} {blocks}: {e}")
                     continue
                 cell |= {"repetitions": args.repetitions, "busy": os.getloadavg()[1] > BUSY_ABOVE}
-                cells.append({"policy": ours, "theirs": theirs, "trace": trace, "blocks": blocks, "wanted": wanted, **cell})
+                cells.append(
+                    {"policy": ours, "theirs": theirs, "trace": trace, "blocks": blocks, "wanted": wanted, **cell}
+                )
                 (a, b), (m, n), (x, y) = cell["seconds"], cell["anonymous_bytes"], cell["miss_ratio"]
                 say(
                     f"{ours:10} {trace:7} {blocks:7}: {a:.2f} s, theirs {b:.2f} s, {cell['ratio']:.2f} times as fast; "
@@ -334,7 +361,9 @@ def main() -> None:
     about = circumstances(args, failed, BUSY_ABOVE) | {"tcmalloc": "tcmalloc" in linked}
     if args.memory and (RESULTS / "sim.json").exists():
         # the times are of another day
-        measured = f"Memory was measured on {about['date']}, apart from the times; where \"fixed\" is missing it was not."
+        measured = (
+            f"Memory was measured on {about['date']}, apart from the times; where \"fixed\" is missing it was not."
+        )
         about = json.loads((RESULTS / "sim.json").read_text())["about"] | {"memory": measured, "failed": failed}
     show(args, "sim", markdown(cells, about), about, cells)
     if interrupted:

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""`make demo`: what the host's memory saves beside a real guest that caches for itself, and how much faster the guest is for it.
+"""`make demo`: what the host's memory saves beside a real guest that caches for itself, and how much faster the guest
+is for it.
 
-Boots one guest after the other, each with a disk larger than it can keep in its own RAM and the same amount of host memory:
-without a host cache, on the host page cache, on Undercroft as an ordinary (inclusive) cache, and on Undercroft exclusive of
-the guest. Each is measured twice: while its disk is fast, and while the same disk is as slow as storage behind a network. Shows which
-part of what the guest read the disk did not have to deliver, and the guest's operations a second. All numbers are measured
-while it runs; docs/decisions/0187-bytes-and-time.md says how.
+Boots one guest after the other, each with a disk larger than it can keep in its own RAM and the same amount of host
+memory: without a host cache, on the host page cache, on Undercroft as an ordinary (inclusive) cache, and on Undercroft
+exclusive of the guest. Each is measured twice: while its disk is fast, and while the same disk is as slow as storage
+behind a network. Shows which part of what the guest read the disk did not have to deliver, and the guest's operations a
+second. All numbers are measured while it runs; docs/decisions/0187-bytes-and-time.md says how.
 """
 
 import argparse
@@ -38,7 +39,8 @@ EXAMPLES = """examples:
   make demo DEMO_ARGS="--loads zipf --n 0.25"
   make demo DEMO_ARGS="--arms direct,default,default-128,default-off,undercroft-off,undercroft-auto --long"
   make demo DEMO_ARGS=--ways
-        then, too: two guests on clones, with writes, on three ways of serving (experiments/demo/ways.py has more options)
+        then, too: two guests on clones, with writes, on three ways of serving (experiments/demo/ways.py has more
+        options)
 """
 
 
@@ -53,10 +55,19 @@ def arguments(argv=None):
     p.add_argument("--arms", default=",".join(SHOWN), help=f"of {','.join(known_arms)} (default: %(default)s)")
     p.add_argument("--guest-memory", type=int, default=192, metavar="MIB", help="RAM of the guest (default: 192)")
     p.add_argument("--no-zeroing", action="store_true", help="a guest that does not zero pages when it allocates them")
-    p.add_argument("--seconds", type=float, default=SECONDS, help="how long each load is measured on each arm and disk (default: %(default)s)")
-    p.add_argument("--long", action="store_true", help="longer warm-ups, in which caches settle, as make lab-exclusive has them")
+    p.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="how long each load is measured on each arm and disk (default: %(default)s)",
+    )
+    p.add_argument(
+        "--long", action="store_true", help="longer warm-ups, in which caches settle, as make lab-exclusive has them"
+    )
     p.add_argument("--ways", action="store_true", help="then compare ways of serving clones to two guests, with writes")
-    p.add_argument("--out", type=Path, default=guests.ROOT / "build" / "demo", help="folder for results (default: build/demo)")
+    p.add_argument(
+        "--out", type=Path, default=guests.ROOT / "build" / "demo", help="folder for results (default: build/demo)"
+    )
     a = p.parse_args(argv)
     for what, known in (("loads", loads), ("arms", known_arms)):
         chosen = [name for name in getattr(a, what).split(",") if name]
@@ -70,7 +81,11 @@ def arguments(argv=None):
         p.error("--seconds: from 1 to 3600")
     a.missing = slowdisk.lacks()
     waits = [None] if a.missing else WAITS_US
-    a.cells = [cells.Cell(load, not a.no_zeroing, False, a.n, a.guest_memory, not a.long, wait) for load in a.loads for wait in waits]
+    a.cells = [
+        cells.Cell(load, not a.no_zeroing, False, a.n, a.guest_memory, not a.long, wait)
+        for load in a.loads
+        for wait in waits
+    ]
     # As many operations as it takes, until the time is over.
     a.timed = {load: replace(LOADS[load], seconds=a.seconds, ops=1000) for load in a.loads}
     for cell in a.cells:
@@ -94,10 +109,14 @@ def bar(share, width=20):
 
 
 def table(fast, slow, keys):
-    """One load for the terminal: stored cells of the fast disk and of the slow one (None: not run), and the arms that were to be run."""
+    """One load for the terminal: stored cells of the fast disk and of the slow one (None: not run), and the arms that
+    were to be run."""
     first = fast or slow
     lines = [first["explains"][0].upper() + first["explains"][1:]]
-    lines.append(f"{'':32}{'guest read':>12}{'from the disk':>15}{'saved':>9}{'ops/s, fast':>13}{'ops/s, slow':>13}{'host memory':>13}")
+    lines.append(
+        f"{'':32}{'guest read':>12}{'from the disk':>15}{'saved':>9}"
+        f"{'ops/s, fast':>13}{'ops/s, slow':>13}{'host memory':>13}"
+    )
     for key in keys:
         title = arms.ARMS[key].title
         records = [cell["arms"].get(key) if cell else None for cell in (fast, slow)]
@@ -133,17 +152,30 @@ def show(a, store, screen):
         else:
             screen.say(table(found[0], found[1] if len(found) > 1 else None, a.arms))
         screen.say()
-    screen.say("Saved: of the bytes that the guest read from the fast disk, those that the disk did not deliver. Below 0: read-ahead that")
-    screen.say("brought nothing. Every byte that the guest read was checked. Longer runs, all loads: make lab-exclusive")
+    screen.say(
+        "Saved: of the bytes that the guest read from the fast disk, those that the disk did not deliver. Below 0:"
+        " read-ahead that"
+    )
+    screen.say(
+        "brought nothing. Every byte that the guest read was checked. Longer runs, all loads: make lab-exclusive"
+    )
     if a.missing:
         screen.say(f"The slow disk was not run: {'; '.join(a.missing)}")
     for note in derive.disagreements(stored):
         screen.say(f"note: {note}")
     most = max((cores for _, _, cores in derive.busy(stored)), default=None)
     if most:
-        screen.say(f"note: this machine was busy with other work (up to {most:.1f} cores): speeds say little. Bytes do not depend on it.")
-    heading = f"A guest of {a.guest_memory} MiB, {a.cells[0].cache_bytes // MIB} MiB of host cache: bytes that the disk did not deliver, and the guest's speed"
-    pictures = plots.speed(plots.setup(), {n: c for n, c in stored.items() if derive.measured_arms(c)}, a.out, "demo", a.arms, heading)
+        screen.say(
+            f"note: this machine was busy with other work (up to {most:.1f} cores): speeds say little. Bytes do not"
+            " depend on it."
+        )
+    heading = (
+        f"A guest of {a.guest_memory} MiB, {a.cells[0].cache_bytes // MIB} MiB of host cache: bytes that the disk did"
+        " not deliver, and the guest's speed"
+    )
+    pictures = plots.speed(
+        plots.setup(), {n: c for n, c in stored.items() if derive.measured_arms(c)}, a.out, "demo", a.arms, heading
+    )
     for title, path in [("numbers", store.path), *(("picture", p) for p in pictures)]:
         screen.say(f"{title}: {os.path.relpath(path)}")
 

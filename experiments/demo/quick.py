@@ -33,10 +33,14 @@ WAYS = [serving.DirectDaemon, serving.PageCache, serving.Undercroft]
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--memory", type=int, default=128, help="host memory that serving both disks may take, MiB (default: 128)")
+    p.add_argument(
+        "--memory", type=int, default=128, help="host memory that serving both disks may take, MiB (default: 128)"
+    )
     p.add_argument("--file", type=int, default=256, help="size of each disk, MiB (default: 256)")
     p.add_argument("--theta", type=float, default=0.9, help="skew of the Zipf distribution (default: 0.9)")
-    p.add_argument("--ops", type=int, default=60000, help="operations measured, and as many to warm up (default: 60000)")
+    p.add_argument(
+        "--ops", type=int, default=60000, help="operations measured, and as many to warm up (default: 60000)"
+    )
     p.add_argument("--out", type=Path, default=ROOT / "build" / "demo-quick", help="folder for results")
     return p.parse_args()
 
@@ -73,7 +77,12 @@ def drive(socket, copy, options):
         "writes": 0,
         "read_bytes": read,
         "cached_bytes": 0,
-        "read_disk": {"count": latency["count"], "mean_us": latency["mean"], "p50_us": latency["p50"], "p99_us": latency["p99"]},
+        "read_disk": {
+            "count": latency["count"],
+            "mean_us": latency["mean"],
+            "p50_us": latency["p50"],
+            "p99_us": latency["p99"],
+        },
         "device": {"read_ios": done["operations"], "read_bytes": read},
     }
 

@@ -36,7 +36,9 @@ def disk_ops(disk):
     """Reads that the disk did: by the control group's count, else the whole device's if nothing else read from it."""
     if disk.get("group_ops"):
         return disk["group_ops"]
-    if "device_ops" in disk and abs(disk["device_bytes"] - disk["process_bytes"]) <= max(MIB, disk["process_bytes"] * 0.05):
+    if "device_ops" in disk and abs(disk["device_bytes"] - disk["process_bytes"]) <= max(
+        MIB, disk["process_bytes"] * 0.05
+    ):
         return disk["device_ops"]
     return None
 
@@ -73,8 +75,12 @@ def table(results):
         for label, show in ROWS:
             lines.append(f"{label:{head}}" + "".join(f"{show(s):>{n}}" for s, n in zip(sums, widths)))
         lines.append("")
-    lines.append("Latency is of reads that the guest's own RAM could not answer. \"Read from the disk\" is the kernel's")
-    lines.append("count for the serving processes, the same for all. A hit ratio below 0 is read-ahead that nobody used.")
+    lines.append(
+        "Latency is of reads that the guest's own RAM could not answer. \"Read from the disk\" is the kernel's"
+    )
+    lines.append(
+        "count for the serving processes, the same for all. A hit ratio below 0 is read-ahead that nobody used."
+    )
     for note in cross_checks(results):
         lines.append(note)
     return "\n".join(lines) + "\n"
@@ -87,10 +93,12 @@ def cross_checks(results):
         for name, run in way["workloads"].items():
             disk = run["disk"]
             for other, what in (("group_bytes", "its control group"), ("own_bytes", "its own counters")):
-                if disk.get(other) and abs(disk[other] - disk["process_bytes"]) > max(MIB, disk["process_bytes"] * 0.02):
+                if disk.get(other) and abs(disk[other] - disk["process_bytes"]) > max(
+                    MIB, disk["process_bytes"] * 0.02
+                ):
                     notes.append(
-                        f"note: {way['title']}, {name}: {disk['process_bytes'] / MIB:,.0f} MiB read by the process, but "
-                        f"{disk[other] / MIB:,.0f} MiB by {what}"
+                        f"note: {way['title']}, {name}: {disk['process_bytes'] / MIB:,.0f} MiB read by the process, but"
+                        f" {disk[other] / MIB:,.0f} MiB by {what}"
                     )
     return notes
 

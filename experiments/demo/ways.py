@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Two real guests on clones of one image: on Undercroft, on cache=none and on the host page cache, at equal host memory.
+"""Two real guests on clones of one image: on Undercroft, on cache=none and on the host page cache, at equal host
+memory.
 
 Boots guests that read (and write) more than their own RAM holds, on each way of serving their disks in turn, and shows
 what had to be read from the disk, how fast the guests went and what memory it took. All numbers are measured while it
@@ -31,26 +32,39 @@ MIB = 1 << 20
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = [w.key for w in serving.WAYS]
-    p.add_argument("--ways", default=",".join(ways), help=f"which ways to compare, in order (default: {','.join(ways)})")
+    p.add_argument(
+        "--ways", default=",".join(ways), help=f"which ways to compare, in order (default: {','.join(ways)})"
+    )
     p.add_argument("--guests", type=int, default=2, help="how many guests (default: 2)")
-    p.add_argument("--memory", type=int, default=256, help="host memory that serving all disks may take, MiB (default: 256)")
+    p.add_argument(
+        "--memory", type=int, default=256, help="host memory that serving all disks may take, MiB (default: 256)"
+    )
     p.add_argument("--guest-ram", type=int, default=128, help="RAM of a guest, MiB (default: 128)")
     p.add_argument("--file", type=int, default=256, help="working set of a guest, MiB (default: 256)")
     p.add_argument("--alpha", type=float, default=0.9, help="skew of the Zipf distribution (default: 0.9)")
     p.add_argument("--write-percent", type=int, default=10, help="writes in the Zipf workload, %% (default: 10)")
     p.add_argument("--warm", type=int, default=60000, help="Zipf operations before measuring (default: 60000)")
     p.add_argument("--ops", type=int, default=60000, help="Zipf operations measured (default: 60000)")
-    p.add_argument("--passes", type=int, default=1, help="sequential passes measured, after one to warm up (default: 1)")
+    p.add_argument(
+        "--passes", type=int, default=1, help="sequential passes measured, after one to warm up (default: 1)"
+    )
     p.add_argument("--format", default="qcow2", choices=["qcow2", "raw"], help="format of the clones (default: qcow2)")
     p.add_argument("--policy", help="Undercroft's replacement policy (default: its own default)")
-    p.add_argument("--out", type=Path, default=guests.ROOT / "build" / "demo-ways", help="folder for results (default: build/demo-ways)")
+    p.add_argument(
+        "--out",
+        type=Path,
+        default=guests.ROOT / "build" / "demo-ways",
+        help="folder for results (default: build/demo-ways)",
+    )
     a = p.parse_args()
     known = {w.key: w for w in serving.WAYS}
     unknown = [w for w in a.ways.split(",") if w not in known]
     if unknown:
         p.error(f"--ways: there is no '{unknown[0]}'; choose from {', '.join(known)}")
     if a.memory <= serving.PROGRAM_BYTES // MIB:
-        p.error(f"--memory: {a.memory} is too little; {serving.PROGRAM_BYTES // MIB} MiB of it are for the program itself")
+        p.error(
+            f"--memory: {a.memory} is too little; {serving.PROGRAM_BYTES // MIB} MiB of it are for the program itself"
+        )
     a.ways = [known[w] for w in a.ways.split(",")]
     return a
 

@@ -1,8 +1,9 @@
 """The arms of a comparison: ways to serve a guest's disk with the same amount of host memory.
 
-Owns serving processes and their control group. Every arm's group is as large as the cache plus the same allowance for programs
-(`rig.serving.PROGRAM_BYTES`); the kernel holds it to that, and what was really used is measured. Undercroft's store is as large as the cache.
-Invariant: what an arm read from the disk is counted per disk and by the kernel, for all arms alike.
+Owns serving processes and their control group. Every arm's group is as large as the cache plus the same allowance for
+programs (`rig.serving.PROGRAM_BYTES`); the kernel holds it to that, and what was really used is measured. Undercroft's
+store is as large as the cache. Invariant: what an arm read from the disk is counted per disk and by the kernel, for all
+arms alike.
 """
 
 import os
@@ -18,8 +19,9 @@ MIB = 1 << 20
 FADVISE_EVERY_SECONDS = 2.0
 # What Linux reads ahead on a disk, if nobody says otherwise.
 LINUX_READ_AHEAD_KB = 128
-# What the scanner's index may take, which comes off the store: about 30 bytes a page, 1.5 MiB for a guest of 192 MiB. Scans follow
-# each other as fast as is allowed without notice of shortage, for a run lasts a minute; its part of a core is the default.
+# What the scanner's index may take, which comes off the store: about 30 bytes a page, 1.5 MiB for a guest of 192 MiB.
+# Scans follow each other as fast as is allowed without notice of shortage, for a run lasts a minute; its part of a core
+# is the default.
 SCAN_INDEX_BYTES = 4 * MIB
 SCAN = f'\n[scan]\nenabled = true\nperiod_min = "5s"\nperiod_max = "20s"\nmemory = "{SCAN_INDEX_BYTES // MIB}MiB"\n'
 SCAN_WORDS = "`[scan]` on (5 % of a core at most, every 5 to 20 s)"
@@ -113,7 +115,9 @@ class StorageDaemon(DiskReads):
                     "IOLOG_IMAGE": str(disk),
                     "IOLOG_FILE": str(iolog.path),
                 }
-            self.process = process.start(self.group.wrap([str(a) for a in argv]), log, cwd=self.run_dir, env=environment)
+            self.process = process.start(
+                self.group.wrap([str(a) for a in argv]), log, cwd=self.run_dir, env=environment
+            )
             self.daemons.append(self.process)
             self.started.append((self.process, log))
             process.wait_for_sockets([self.socket(i)], self.process, log)
@@ -149,7 +153,10 @@ class Default(StorageDaemon):
     """The host page cache as people have it on this host."""
 
     key, title = "default", "page cache, host's read-ahead"
-    explains = "qemu-storage-daemon over the host page cache, in a memory control group, with the read-ahead that this host's disk has"
+    explains = (
+        "qemu-storage-daemon over the host page cache, in a memory control group, with the read-ahead that this host's"
+        " disk has"
+    )
 
 
 class LinuxDefault(StorageDaemon):
@@ -280,7 +287,10 @@ class Upstream(Auto):
     """Exclusive, and it speaks NBD to the disk itself."""
 
     key, title = "upstream", "exclusive, NBD image"
-    explains = 'undercroft, exclusive = "auto", that reads the disk over NBD itself, without a block device of the host in between'
+    explains = (
+        'undercroft, exclusive = "auto", that reads the disk over NBD itself, without a block device of the host in'
+        " between"
+    )
     served_only = True
 
     def start(self, disks):
@@ -325,7 +335,12 @@ class Nbd(Inclusive):
 
     def disk_args(self, index):
         server = f"server.type=unix,server.path={self.nbd_socket()},export={':'.join(self.names(index))}"
-        return ["-blockdev", f"driver=nbd,node-name=disk{index},{server}", "-device", f"virtio-blk-pci,drive=disk{index}"]
+        return [
+            "-blockdev",
+            f"driver=nbd,node-name=disk{index},{server}",
+            "-device",
+            f"virtio-blk-pci,drive=disk{index}",
+        ]
 
 
 class ScanNbd(Nbd):
@@ -350,7 +365,8 @@ class ScanNbd(Nbd):
 ARMS = {
     arm.key: arm
     for arm in [
-        Direct, Default, LinuxDefault, NoReadAhead, Fadvise, Lru, Inclusive, Auto, Capture, Delayed, Upstream, ScanVhost, Nbd, ScanNbd,
+        Direct, Default, LinuxDefault, NoReadAhead, Fadvise, Lru, Inclusive, Auto, Capture, Delayed, Upstream,
+        ScanVhost, Nbd, ScanNbd,
     ]
 }  # fmt: skip
 PAGE_CACHE = ("default", "default-128", "default-off")
@@ -359,7 +375,12 @@ USUAL = ["direct", *PAGE_CACHE, "fadvise", "undercroft-lru", "undercroft-off", "
 SCANNED = ["direct", *PAGE_CACHE, "undercroft-off", "undercroft-auto", "scan-vhost", "nbd", "scan-nbd"]
 # What README and the demo compare.
 SHORT = ["direct", *PAGE_CACHE, "undercroft-off", "undercroft-auto"]
-SETS = {"short": SHORT, "usual": USUAL, "scanned": SCANNED, "both": [*USUAL, *(key for key in SCANNED if key not in USUAL)]}
+SETS = {
+    "short": SHORT,
+    "usual": USUAL,
+    "scanned": SCANNED,
+    "both": [*USUAL, *(key for key in SCANNED if key not in USUAL)],
+}
 
 
 def on(keys, cell):

@@ -1,7 +1,7 @@
 """Loads with company: a quiet guest beside a noisy one, a host process beside a guest, clones of one image.
 
-Owns what these measure beyond bytes; the result goes into the record's `extra`. Invariant: each is measured alone and in
-company in the same run, so that the difference is the company's.
+Owns what these measure beyond bytes; the result goes into the record's `extra`. Invariant: each is measured alone and
+in company in the same run, so that the difference is the company's.
 """
 
 import json
@@ -59,13 +59,15 @@ class Pair(Company):
     guests = 2
 
     def __init__(self, quiet, noisy):
-        # The quiet guest's load fits into what it and its part of the host can keep; the noisy one's does not. Both last
-        # long enough (some ten seconds, and the noisy one longer) that single delays do not decide.
+        # The quiet guest's load fits into what it and its part of the host can keep; the noisy one's does not. Both
+        # last long enough (some ten seconds, and the noisy one longer) that single delays do not decide.
         self.quiet, self.noisy = replace(quiet, beyond=0.4, ops=6), replace(noisy, ops=2)
 
     def explains(self, cell: Cell) -> str:
         """What they do, in words and numbers."""
-        return f"one guest with {self.quiet.explains(cell)}, first alone, then beside one with {self.noisy.explains(cell)}"
+        return (
+            f"one guest with {self.quiet.explains(cell)}, first alone, then beside one with {self.noisy.explains(cell)}"
+        )
 
     def images(self, cell: Cell, folder: Path, say) -> list[Path]:
         """One image each, with contents of their own."""
@@ -86,12 +88,12 @@ class Pair(Company):
 
 
 class HostJob(Company):
-    """Effect on the host: a process whose reads the page cache cannot all answer, from the same host memory. Whatever a guest's
-    cache takes, and whatever passes through the page cache on a guest's behalf, its reads miss more."""
+    """Effect on the host: a process whose reads the page cache cannot all answer, from the same host memory. Whatever a
+    guest's cache takes, and whatever passes through the page cache on a guest's behalf, its reads miss more."""
 
     key, title = "hostjob", "host process beside a guest"
-    # A file larger than all of the group's memory; four fifths of the reads go to a fifth of it, which fits into what is the
-    # process's alone. So it misses by itself, and misses more if anything is taken from it.
+    # A file larger than all of the group's memory; four fifths of the reads go to a fifth of it, which fits into what
+    # is the process's alone. So it misses by itself, and misses more if anything is taken from it.
     file_mib, reads, pause_seconds = 192, 4000, 0.2
     limit_extra_bytes = 64 * MIB
     # Until its cache has settled: 160,000 reads of 49,152 blocks. The last quarter of these passes counts.
@@ -103,9 +105,9 @@ class HostJob(Company):
     def explains(self, cell: Cell) -> str:
         """What they do, in words and numbers."""
         return (
-            f"{self.load.explains(cell)}; on the host a process reads single blocks of a file of {self.file_mib} MiB at random, four "
-            f"fifths of them in a fifth of it, {self.reads:,} in a pass, with {self.limit_extra_bytes // MIB} MiB more in the same "
-            "control group: less than its file"
+            f"{self.load.explains(cell)}; on the host a process reads single blocks of a file of {self.file_mib} MiB at"
+            f" random, four fifths of them in a fifth of it, {self.reads:,} in a pass, with"
+            f" {self.limit_extra_bytes // MIB} MiB more in the same control group: less than its file"
         )
 
     def images(self, cell: Cell, folder: Path, say) -> list[Path]:
@@ -119,7 +121,8 @@ class HostJob(Company):
         with Job(run, self.file, self.reads, self.pause_seconds) as job:
             job.wait(self.alone_passes, self.alone_seconds)
             alone = job.passes()
-            # The guest fills its caches first, and with them the host's; what counts is what comes after, as for the guest.
+            # The guest fills its caches first, and with them the host's; what counts is what comes after, as for the
+            # guest.
             results, before, after = run.together([(guest, self.load.command(run.cell))])
             beside = [p for p in job.passes() if before["time"] <= p.pop("at") <= after["time"]]
         alone = [{k: v for k, v in p.items() if k != "at"} for p in alone[-(self.alone_passes // 4) :]]
@@ -175,7 +178,9 @@ class Job:
             if self.process.poll() is not None:
                 raise process.Stopped(f"the host process ended: {process.tail(self.log)}")
             if time.monotonic() > end:
-                raise process.Stopped(f"the host process did not make {passes} passes in {seconds} s: its log is {self.log}")
+                raise process.Stopped(
+                    f"the host process did not make {passes} passes in {seconds} s: its log is {self.log}"
+                )
             time.sleep(0.1)
 
     def __exit__(self, *_):
@@ -192,8 +197,8 @@ class Clones(Company):
     def explains(self, cell: Cell) -> str:
         """What they do, in words and numbers."""
         return (
-            f"{self.guests} guests on qcow2 clones of one base read the same {self.common_mib} MiB twice each, one after the "
-            "other, dropping their own caches in between; the host has room for all of it many times"
+            f"{self.guests} guests on qcow2 clones of one base read the same {self.common_mib} MiB twice each, one"
+            " after the other, dropping their own caches in between; the host has room for all of it many times"
         )
 
     @property
@@ -210,11 +215,16 @@ class Clones(Company):
             shutil.rmtree(files, ignore_errors=True)
             files.mkdir()
             size = self.common_mib * MIB
-            process.run([guests.BUILT / "workload", "fill", files / "common", "--seed", SEED, "--bytes", size], "workload fill")
+            process.run(
+                [guests.BUILT / "workload", "fill", files / "common", "--seed", SEED, "--bytes", size], "workload fill"
+            )
             with open(raw, "wb") as f:
                 f.truncate(size + 64 * MIB)
             mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-            process.run([mkfs, "-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-d", files, raw], "mkfs.ext4")
+            process.run(
+                [mkfs, "-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-d", files, raw],
+                "mkfs.ext4",
+            )
             process.run(["qemu-img", "convert", "-O", "qcow2", raw, base], "qemu-img convert")
             raw.unlink()
             shutil.rmtree(files)
@@ -244,12 +254,23 @@ class Clones(Company):
                 memory.append(run.arm.cached_bytes())
                 results.append(self._result(guest, time.monotonic() - started))
             after = run.take()
-        return results, before, after, {"clones": {"before": begin, "cached_bytes": memory, "common_bytes": self.common_mib * MIB}}
+        return (
+            results,
+            before,
+            after,
+            {"clones": {"before": begin, "cached_bytes": memory, "common_bytes": self.common_mib * MIB}},
+        )
 
     def _result(self, guest, seconds):
         """The form that the workload program's results have."""
         v = [int(n) for n in guest.run("cat /sys/block/vda/stat")[1].split()]
-        device = {"read_ios": v[0], "read_bytes": v[2] * 512, "read_ms": v[3], "write_ios": v[4], "write_bytes": v[6] * 512}
+        device = {
+            "read_ios": v[0],
+            "read_bytes": v[2] * 512,
+            "read_ms": v[3],
+            "write_ios": v[4],
+            "write_bytes": v[6] * 512,
+        }
         total = 2 * self.common_mib * MIB
         return {
             "seconds": seconds, "reads": total // 4096, "writes": 0, "read_bytes": total,

@@ -1,7 +1,7 @@
 """What is measured: the grid of cells and their names.
 
-Owns sizes and counts. Invariant: a cell's id says everything that its results depend on, except the build and the machine,
-and has no date in it, so that a run that was stopped is taken up where it was.
+Owns sizes and counts. Invariant: a cell's id says everything that its results depend on, except the build and the
+machine, and has no date in it, so that a run that was stopped is taken up where it was.
 """
 
 import re
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 MIB = 1 << 20
 BLOCK = 4096
-# What a guest's kernel and programs need of its memory: 192 MiB leave 128 MiB for its page cache (measured on Debian 6.1;
-# what each guest really had is in the results as `available_bytes`).
+# What a guest's kernel and programs need of its memory: 192 MiB leave 128 MiB for its page cache (measured on Debian
+# 6.1; what each guest really had is in the results as `available_bytes`).
 GUEST_NEEDS_MIB = 64
 SMALLEST_GUEST_MIB = 112
 # RAM of a guest, where nothing else is asked for: pictures and what stands beside the paper are of these.
@@ -34,11 +34,14 @@ class Cell:
     def id(self) -> str:
         """Its name in results, logs and --only."""
         parts = [self.load, f"zero{self.zeroing:d}", f"mglru{self.mglru:d}", f"n{self.n:g}", f"{self.guest_mib}MiB"]
-        return "-".join(parts + ["quick"] * self.quick + ([] if self.wait_us is None else [f"wait{shown_wait(self.wait_us)}"]))
+        return "-".join(
+            parts + ["quick"] * self.quick + ([] if self.wait_us is None else [f"wait{shown_wait(self.wait_us)}"])
+        )
 
     @property
     def run(self) -> "Cell":
-        """What it has in common with the cells that are measured in the same run: those that differ in the wait of their disk."""
+        """What it has in common with the cells that are measured in the same run: those that differ in the wait of
+        their disk."""
         return self if self.wait_us is None else replace(self, wait_us=0)
 
     @property
@@ -78,8 +81,8 @@ def grouped(cells):
 
 
 def grid(loads, ns, zeroing, mglru, guest_mib, quick, mglru_loads=("uniform", "zipf"), waits=(None,)):
-    """All cells of `loads`, in the order of the tables. Where MGLRU is one of two kinds of guest (both are asked for), it is
-    measured on `mglru_loads` and, where both kinds of zeroing are asked for, on zeroing guests only."""
+    """All cells of `loads`, in the order of the tables. Where MGLRU is one of two kinds of guest (both are asked for),
+    it is measured on `mglru_loads` and, where both kinds of zeroing are asked for, on zeroing guests only."""
     cells = []
     for load in loads:
         for lru in mglru:

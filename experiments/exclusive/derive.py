@@ -1,7 +1,7 @@
 """Figures from raw results.
 
-Owns the arithmetic. Never reads a file, never prints. Invariant: what cannot be computed from a record is None; nothing is
-made up, and nothing is left out because of what it says.
+Owns the arithmetic. Never reads a file, never prints. Invariant: what cannot be computed from a record is None; nothing
+is made up, and nothing is left out because of what it says.
 """
 
 MIB = 1 << 20
@@ -33,8 +33,8 @@ def process_bytes(record):
 
 
 def saved(record):
-    """Of the bytes that the guests read, those that the disk did not have to deliver: 1 is all, below 0 is read-ahead that
-    brought nothing."""
+    """Of the bytes that the guests read, those that the disk did not have to deliver: 1 is all, below 0 is read-ahead
+    that brought nothing."""
     asked = asked_bytes(record)
     return 1 - process_bytes(record) / asked if asked else None
 
@@ -71,7 +71,9 @@ def figures(record):
         "hit_blocks": hit_blocks(record),
         "ops_per_s": sum((guest["reads"] + guest["writes"]) / guest["seconds"] for guest in guests),
         "read_us": ratio(sum(guest["read_disk"]["mean_us"] * guest["read_disk"]["count"] for guest in guests), weight),
-        "guest_hits": ratio(sum(guest["cached_bytes"] for guest in guests), sum(guest["read_bytes"] for guest in guests)),
+        "guest_hits": ratio(
+            sum(guest["cached_bytes"] for guest in guests), sum(guest["read_bytes"] for guest in guests)
+        ),
         "cached_bytes": mean.get("cached_bytes"),
         "memory_bytes": mean.get("memory_bytes"),
         "cpu_share": ratio(measured["cpu"]["seconds"], seconds),
@@ -101,13 +103,15 @@ def per_operation(record, seconds):
 
 
 RUN = (
-    "saved", "hit_blocks", "ops_per_s", "p99_us", "daemon_us_per_op", "emulator_us_per_op", "copying_us_per_op", "kb_per_s", "read_us", "cached_bytes", "cpu_share", "cpu_s_per_gib", "scanner_share",
+    "saved", "hit_blocks", "ops_per_s", "p99_us", "daemon_us_per_op", "emulator_us_per_op", "copying_us_per_op",
+    "kb_per_s", "read_us", "cached_bytes", "cpu_share", "cpu_s_per_gib", "scanner_share",
     "twice_share", "scrubbed", "job_alone_s", "job_beside_s", "job_slowdown",
 )  # fmt: skip
 
 
 def together(records):
-    """One record of several runs of an arm: that of the run whose saved bytes are the median, with what each run came to."""
+    """One record of several runs of an arm: that of the run whose saved bytes are the median, with what each run came
+    to."""
     ordered = sorted(records, key=lambda r: (saved(r) is None, saved(r) or 0))
     runs = [{name: round(v, 6) for name, v in figures(r).items() if name in RUN and v is not None} for r in records]
     return ordered[(len(ordered) - 1) // 2] | {"runs": runs}
@@ -133,7 +137,8 @@ def with_spread(record, name, form):
 
 
 def others_cores(record):
-    """Processor cores that the machine spent meanwhile on what has nothing to do with this run; None where it was not counted."""
+    """Processor cores that the machine spent meanwhile on what has nothing to do with this run; None where it was not
+    counted."""
     measured = record["measured"]
     if measured.get("machine_cpu_seconds") is None:
         return None
@@ -145,7 +150,8 @@ BUSY_CORES = 0.4
 
 
 def busy(cells):
-    """Arms during which the machine did something else besides, so that their times say little: (cell, title, cores)."""
+    """Arms during which the machine did something else besides, so that their times say little: (cell, title,
+    cores)."""
     for name, cell in cells.items():
         for record in measured_arms(cell).values():
             cores = others_cores(record)
@@ -154,9 +160,11 @@ def busy(cells):
 
 
 def faster(record, base):
-    """(median, smallest, largest) of how many times the operations a second of `base` an arm's are, run by run: those of one turn
-    are beside each other in time. None where there is nothing to divide by."""
-    pairs = list(zip(*([run.get("ops_per_s") for run in r.get("runs") or [figures(r)]] for r in (record, base)), strict=False))
+    """(median, smallest, largest) of how many times the operations a second of `base` an arm's are, run by run: those
+    of one turn are beside each other in time. None where there is nothing to divide by."""
+    pairs = list(
+        zip(*([run.get("ops_per_s") for run in r.get("runs") or [figures(r)]] for r in (record, base)), strict=False)
+    )
     ratios = sorted(ours / theirs for ours, theirs in pairs if ours and theirs)
     if not ratios:
         return None
@@ -165,8 +173,8 @@ def faster(record, base):
 
 
 def job(record):
-    """Mean seconds of the host process's passes, alone and beside the guest, and how many times as long the latter take; None
-    where there was no such process."""
+    """Mean seconds of the host process's passes, alone and beside the guest, and how many times as long the latter
+    take; None where there was no such process."""
     passes = record["extra"].get("job")
     if not passes or not passes["alone"] or not passes["beside"]:
         return {"job_alone_s": None, "job_beside_s": None, "job_slowdown": None}
@@ -207,19 +215,31 @@ def best_inclusive(cell):
 
 
 def disagreements(cells):
-    """Where two counts of the same bytes are more than 2 % and 1 MiB apart, and where O_DIRECT was not what it must be."""
+    """Where two counts of the same bytes are more than 2 % and 1 MiB apart, and where O_DIRECT was not what it must
+    be."""
     notes = []
     for name, cell in cells.items():
         for key, record in measured_arms(cell).items():
             f = figures(record)
             own = f["own_bytes"]
             if own is not None and abs(own - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * f["backend_bytes"]):
-                notes.append(f"{name}, {record['title']}: {own / MIB:.1f} MiB by its own count, {f['backend_bytes'] / MIB:.1f} MiB by the kernel's")
+                notes.append(
+                    f"{name}, {record['title']}: {own / MIB:.1f} MiB by its own count, {f['backend_bytes'] / MIB:.1f}"
+                    " MiB by the kernel's"
+                )
             delivered = sum(disk["read_bytes"] for disk in record["measured"].get("disk", []))
             if delivered and abs(delivered - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * delivered):
-                notes.append(f"{name}, {record['title']}: {f['backend_bytes'] / MIB:.1f} MiB asked for, {delivered / MIB:.1f} MiB by the disk's own count")
-            if key == "direct" and abs(f["asked_bytes"] - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * f["asked_bytes"]):
-                notes.append(f"{name}: O_DIRECT read {f['backend_bytes'] / MIB:.1f} MiB where the guest read {f['asked_bytes'] / MIB:.1f} MiB")
+                notes.append(
+                    f"{name}, {record['title']}: {f['backend_bytes'] / MIB:.1f} MiB asked for, {delivered / MIB:.1f}"
+                    " MiB by the disk's own count"
+                )
+            if key == "direct" and abs(f["asked_bytes"] - f["backend_bytes"]) > max(
+                MIB, CHECK_WITHIN * f["asked_bytes"]
+            ):
+                notes.append(
+                    f"{name}: O_DIRECT read {f['backend_bytes'] / MIB:.1f} MiB where the guest read"
+                    f" {f['asked_bytes'] / MIB:.1f} MiB"
+                )
     return notes
 
 

@@ -1,7 +1,7 @@
 """Sections of the report about guests in company: isolation, a host process, clones, how many guests fit.
 
-Owns their layout and arithmetic. Never measures. Invariant: every figure comes from the raw results; what is extrapolated
-says so.
+Owns their layout and arithmetic. Never measures. Invariant: every figure comes from the raw results; what is
+extrapolated says so.
 """
 
 from . import derive, reference
@@ -87,8 +87,8 @@ def clones(record):
 
 
 def needed_n(points, wanted):
-    """The smallest N at which an arm saves `wanted`, between measured points ((N, saved), ...), from (0, 0) on; None if it
-    does not up to the largest measured."""
+    """The smallest N at which an arm saves `wanted`, between measured points ((N, saved), ...), from (0, 0) on; None if
+    it does not up to the largest measured."""
     before = (0.0, 0.0)
     for point in sorted(points):
         if point[1] >= wanted:
@@ -99,9 +99,16 @@ def needed_n(points, wanted):
 
 
 def fit(cells, load):
-    """For each arm: guests of the measured size that fit into a host, if each is to be spared as many reads as the exclusive
-    arm spares it at its smallest N. {arm: (N needed or None, guests)}; None where the exclusive arm was not measured."""
-    chosen = [c for c in usual(cells).values() if c["load"] == load and c["zeroing"] and not c["mglru"] and c.get("kind", "grid") == "grid"]
+    """For each arm: guests of the measured size that fit into a host, if each is to be spared as many reads as the
+    exclusive arm spares it at its smallest N. {arm: (N needed or None, guests)}; None where the exclusive arm was not
+    measured.
+
+    """
+    chosen = [
+        c
+        for c in usual(cells).values()
+        if c["load"] == load and c["zeroing"] and not c["mglru"] and c.get("kind", "grid") == "grid"
+    ]
     chosen = [c for c in chosen if c["quick"] == min(c["quick"] for c in chosen)]
     points = {}
     for cell in chosen:
@@ -119,7 +126,13 @@ def fit(cells, load):
         most = max(measured for measured, _ in found)
         # Not reached: as if the largest measured were enough, which flatters that arm.
         arms[key] = (n, int(HOST_GIB * derive.GIB // (guest * (1 + (most if n is None else n)))), most)
-    return {"wanted": wanted, "n": smallest_n, "guest_mib": chosen[0]["guest_mib"], "arms": arms, "title": chosen[0]["title"]}
+    return {
+        "wanted": wanted,
+        "n": smallest_n,
+        "guest_mib": chosen[0]["guest_mib"],
+        "arms": arms,
+        "title": chosen[0]["title"],
+    }
 
 
 def sections(cells):
@@ -137,7 +150,8 @@ def sections(cells):
         (
             "hostjob",
             [
-                "arm", "a pass alone, s", "beside the guest, s", "times as long", "read from the disk in a pass alone, MiB", "beside, MiB",
+                "arm", "a pass alone, s", "beside the guest, s", "times as long",
+                "read from the disk in a pass alone, MiB", "beside, MiB",
                 "missed alone", "missed beside", "passes", "guest: saved",
             ],
             None,
@@ -147,7 +161,12 @@ def sections(cells):
         cell = of_load(cells, load)
         if not cell:
             continue
-        lines += [f"## {cell['title'][0].upper()}{cell['title'][1:]}", "", f"{cell['explains'][0].upper()}{cell['explains'][1:]}.", ""]
+        lines += [
+            f"## {cell['title'][0].upper()}{cell['title'][1:]}",
+            "",
+            f"{cell['explains'][0].upper()}{cell['explains'][1:]}.",
+            "",
+        ]
         rows = []
         for record in derive.measured_arms(cell).values():
             if load == "pair":
@@ -158,7 +177,8 @@ def sections(cells):
                     *(derive.with_spread(record, name, "{:.3f}".format) for name in ("job_alone_s", "job_beside_s")),
                     derive.with_spread(record, "job_slowdown", "{:.2f}".format),
                     show(mib(j["alone_bytes"]), "{:.1f}"),
-                    show(mib(j["beside_bytes"]), "{:.1f}"), percent(j["alone_missed"]), percent(j["beside_missed"]), str(j["passes"]),
+                    show(mib(j["beside_bytes"]), "{:.1f}"), percent(j["alone_missed"]), percent(j["beside_missed"]),
+                    str(j["passes"]),
                     derive.with_spread(record, "saved", percent),
                 ]  # fmt: skip
             else:
@@ -187,9 +207,10 @@ def isolation_verdict(cell):
         return []
     worse = ours["beside_ops"] < default["beside_ops"]
     text = (
-        f"In company the quiet guest does {ours['beside_ops']:,.0f} operations a second beside the exclusive cache and "
-        f"{default['beside_ops']:,.0f} beside the host page cache; of its bytes {percent(ours['beside_saved'])} are saved, "
-        f"{percent(default['beside_saved'])} there. Its operations take {more[0]:.2f} times as long as alone, {more[1]:.2f} times there"
+        f"In company the quiet guest does {ours['beside_ops']:,.0f} operations a second beside the exclusive cache and"
+        f" {default['beside_ops']:,.0f} beside the host page cache; of its bytes {percent(ours['beside_saved'])} are"
+        f" saved, {percent(default['beside_saved'])} there. Its operations take {more[0]:.2f} times as long as alone,"
+        f" {more[1]:.2f} times there"
     )
     if more[0] > more[1] and not worse:
         text += ": alone it had the whole store, and was faster, so it has more to lose"
@@ -207,7 +228,10 @@ def clones_verdict(cell):
         return []
     ratio = clones(record)["ratio"]
     verdict = "not judged" if ratio is None else "reached" if ratio <= MOST_FOR_CLONES else "**not reached**"
-    return [f"To be reached: at most {MOST_FOR_CLONES} times the memory of one clone. {verdict[0].upper()}{verdict[1:]}.", ""]
+    return [
+        f"To be reached: at most {MOST_FOR_CLONES} times the memory of one clone. {verdict[0].upper()}{verdict[1:]}.",
+        "",
+    ]
 
 
 def fit_section(cells):
@@ -222,7 +246,14 @@ def fit_section(cells):
             title = next(r["title"] for c in cells.values() for k, r in c["arms"].items() if k == key)
             needed = f"{n:.2f}" if n is not None else f"not reached at {most:g}"
             memory = found["guest_mib"] * (1 + (n if n is not None else most))
-            rows.append([title, needed, f"{'' if n is not None else 'more than '}{memory:.0f}", f"{'' if n is not None else 'fewer than '}{guests}"])
+            rows.append(
+                [
+                    title,
+                    needed,
+                    f"{'' if n is not None else 'more than '}{memory:.0f}",
+                    f"{'' if n is not None else 'fewer than '}{guests}",
+                ]
+            )
         lines += [
             f"### {found['title']}: each guest spared {percent(found['wanted'])} of its reads",
             "",
@@ -232,9 +263,12 @@ def fit_section(cells):
         lines = [
             "## How many guests fit",
             "",
-            f"Extrapolated, not run: guests of the measured size, each with the host cache that it takes to spare it as many reads "
-            f"as the exclusive arm does at its smallest measured N, in {HOST_GIB} GiB. N between measured points is interpolated "
-            "linearly. (Guests' RAM itself is the same for all arms: what guests on vhost-user share, they share in the host's cache.)",
+            (
+                "Extrapolated, not run: guests of the measured size, each with the host cache that it takes to spare"
+                f" it as many reads as the exclusive arm does at its smallest measured N, in {HOST_GIB} GiB. N between"
+                " measured points is interpolated linearly. (Guests' RAM itself is the same for all arms: what guests"
+                " on vhost-user share, they share in the host's cache.)"
+            ),
             "",
             *lines,
         ]
@@ -261,10 +295,13 @@ def paper_rows(cells):
             n, guests, _ = found["arms"].get(key, (None, None, None))
             parts.append("-" if guests is None else f"{'' if n is not None else 'fewer than '}{guests}")
         ours = ", ".join(parts) + " (extrapolated)"
-    rows.append(["guests that fit", ", ".join(str(r[k]) for k in ("default", "fadvise", "exclusive")), ours, r["where"]])
+    rows.append(
+        ["guests that fit", ", ".join(str(r[k]) for k in ("default", "fadvise", "exclusive")), ours, r["where"]]
+    )
     r = reference.ISOLATION_SECONDS
     rows.append([
-        "slowdown of a quiet guest by noisy ones", ", ".join(f"{r[k]:,} s" for k in ("default", "fadvise", "exclusive")) + " for the same work",
+        "slowdown of a quiet guest by noisy ones",
+        ", ".join(f"{r[k]:,} s" for k in ("default", "fadvise", "exclusive")) + " for the same work",
         three("pair", lambda record: show(slowdown(isolation(record)), "{:.2f}x")) + " of its time alone", r["where"],
     ])  # fmt: skip
     r = reference.HOST_JOB_SECONDS
@@ -275,7 +312,8 @@ def paper_rows(cells):
     r = reference.PAGES_SHARED
     rows.append([
         "memory shared between guests", f"{r['seq']:,} to {r['tree']:,} of {r['of']:,} pages of guest RAM",
-        three("clones", lambda record: show(clones(record)["ratio"], "{:.2f}x")) + " of one clone's cache, for eight", r["where"],
+        three("clones", lambda record: show(clones(record)["ratio"], "{:.2f}x")) + " of one clone's cache, for eight",
+        r["where"],
     ])  # fmt: skip
     return rows
 

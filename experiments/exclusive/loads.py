@@ -1,8 +1,8 @@
 """What the guests do: the loads of the comparison.
 
-Owns sizes, operation counts and the commands that run in guests. Invariant: a load is fixed by its cell; every arm gets the
-same operations in the same order (seeded), in a warm-up that is not measured and a measured part. Random loads come after
-one pass over everything, so that guest and host caches are full before the warm-up begins.
+Owns sizes, operation counts and the commands that run in guests. Invariant: a load is fixed by its cell; every arm gets
+the same operations in the same order (seeded), in a warm-up that is not measured and a measured part. Random loads come
+after one pass over everything, so that guest and host caches are full before the warm-up begins.
 """
 
 import shutil
@@ -65,7 +65,9 @@ class Load:
             "uniform": f"uniform 4 KiB reads of {size} MiB",
             "zipf": f"Zipf {self.alpha:g}, 4 KiB reads of {size} MiB",
             "seq": f"{size} MiB in order, again and again, with the guest's read-ahead",
-            "pool": f"uniform 4 KiB reads of {size} MiB by O_DIRECT into a pool of {int(cell.usable_mib * self.pool)} MiB",
+            "pool": (
+                f"uniform 4 KiB reads of {size} MiB by O_DIRECT into a pool of {int(cell.usable_mib * self.pool)} MiB"
+            ),
         }[self.kind]
         if self.disks > 1:
             text += f", on {self.disks} disks in turn, 64 KiB each"
@@ -79,19 +81,22 @@ class Load:
         """Operations of the warm-up, and measured."""
         if self.kind == "seq":
             return 2, 1 if cell.quick else 2
-        # The host's cache is full of what the first pass left, which suits who keeps the oldest. So its content has to be
-        # replaced often enough before anything is measured.
+        # The host's cache is full of what the first pass left, which suits who keeps the oldest. So its content has to
+        # be replaced often enough before anything is measured.
         blocks, turns = self.blocks(cell), 0.5 if cell.quick else 1.5
         warm = 0.2 * blocks + turns * cell.cache_bytes // BLOCK / self.misses
         return int(min(warm, 4 * blocks)), int(self.ops * blocks) // (2 if cell.quick else 1)
 
     def command(self, cell: Cell, index: int = 0, part: int = 0, warm: bool = True) -> str:
-        """What guest `index` runs. Of a run that measures several times, part 0 fills the caches; later ones go on with other reads
-        of the same blocks, behind a warm-up only after another load."""
+        """What guest `index` runs. Of a run that measures several times, part 0 fills the caches; later ones go on with
+        other reads of the same blocks, behind a warm-up only after another load."""
         before, ops = self.counts(cell)
         names = [f"vd{chr(ord('a') + disk)}" for disk in range(self.disks)]
         parts = [
-            f"workload {self.kind} {','.join(f'/dev/{name}' for name in names)} --seed {SEED} --bytes {self.bytes(cell)}",
+            (
+                f"workload {self.kind} {','.join(f'/dev/{name}' for name in names)} --seed {SEED} --bytes"
+                f" {self.bytes(cell)}"
+            ),
             f"--device {','.join(names)} --wait",
             f"--rng {index + 7 + 100 * part} --warm {before if warm else 0} --ops {ops}",
         ]
@@ -130,7 +135,8 @@ class Load:
         return *run.together([(guest, self.command(run.cell, i)) for i, guest in enumerate(run.guests)]), {}
 
     def again(self, run, part, warm):
-        """Measures once more in the same guests: on a disk with another wait, or, with a `warm`-up, after another load."""
+        """Measures once more in the same guests: on a disk with another wait, or, with a `warm`-up, after another
+        load."""
         return *run.together([(guest, self.command(run.cell, i, part, warm)) for i, guest in enumerate(run.guests)]), {}
 
     def same(self, cell_results):
@@ -156,7 +162,12 @@ LOADS = {
         Load("write", "30 % writes", "uniform", 0.75, write_percent=30),
         Load("pool", "O_DIRECT pool", "pool", 0.9, pool=0.75),
         Tree(),
-        *(Load(f"disks{n}", f"Zipf .8 on {n} disk{'s' * (n > 1)}", "zipf", 0.75, misses=0.3, ops=1, alpha=0.8, disks=n) for n in (1, 2, 4)),
+        *(
+            Load(
+                f"disks{n}", f"Zipf .8 on {n} disk{'s' * (n > 1)}", "zipf", 0.75, misses=0.3, ops=1, alpha=0.8, disks=n
+            )
+            for n in (1, 2, 4)
+        ),
         Pair(ZIPF, UNIFORM),
         HostJob(UNIFORM),
         Clones(),

@@ -1,7 +1,8 @@
 """What is counted while an arm runs: CPU, memory, reclaim, swap.
 
-Owns reading the kernel's counters. Never changes anything but a tracing instance of its own, which is removed. Invariant:
-every counter is taken at two moments and the difference is what counts; what this kernel does not count is None, not 0.
+Owns reading the kernel's counters. Never changes anything but a tracing instance of its own, which is removed.
+Invariant: every counter is taken at two moments and the difference is what counts; what this kernel does not count is
+None, not 0.
 """
 
 import contextlib
@@ -49,7 +50,8 @@ def group_stat(folder):
 
 
 def cpu_seconds(stat):
-    """User and system time in a line of /proc/PID/stat (proc(5): fields 14 and 15; the name in field 2 may have blanks)."""
+    """User and system time in a line of /proc/PID/stat (proc(5): fields 14 and 15; the name in field 2 may have
+    blanks)."""
     fields = stat.rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
@@ -124,8 +126,11 @@ def thinned(samples, most=60):
 
 
 class ReclaimTrace:
-    """Pages that reclaim looked at and freed on behalf of some processes, from the kernel's own trace points. Version 1 of
-    the control groups does not count them; this does, where tracing is compiled in. `counted` is None where it is not."""
+    """Pages that reclaim looked at and freed on behalf of some processes, from the kernel's own trace points. Version 1
+    of the control groups does not count them; this does, where tracing is compiled in. `counted` is None where it is
+    not.
+
+    """
 
     EVENT = "vmscan/mm_vmscan_lru_shrink_inactive"
     LINE = re.compile(r"\(\s*(\d+|-+)\).*nr_scanned=(\d+) nr_reclaimed=(\d+)")

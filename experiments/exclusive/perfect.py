@@ -1,11 +1,11 @@
 """What a perfectly exclusive host cache would have saved, computed from a log of one disk's transfers.
 
-The log (experiments/guest/iolog.c) names the guest page of every 4 KiB that was moved. When a page takes part in a transfer of
-another block, the block that it held has left the guest: that moment the perfect cache has its content, at no cost. A block
-that is read goes back to the guest and leaves the cache. Room is made by age (LRU).
+The log (experiments/guest/iolog.c) names the guest page of every 4 KiB that was moved. When a page takes part in a
+transfer of another block, the block that it held has left the guest: that moment the perfect cache has its content, at
+no cost. A block that is read goes back to the guest and leaves the cache. Room is made by age (LRU).
 
-Perfect means: no eviction is missed and no content has to be read again. It is no upper bound of everything thinkable: a
-placement that knows better than LRU, or that learns of evictions before the page is used again, can save more.
+Perfect means: no eviction is missed and no content has to be read again. It is no upper bound of everything thinkable:
+a placement that knows better than LRU, or that learns of evictions before the page is used again, can save more.
 """
 
 import struct

@@ -56,13 +56,23 @@ def draw(data, out, name="exclusive"):
     if not cells:
         return []
     plt = setup()
-    chosen = {n: c for n, c in cells.items() if c["load"] in SPEED_LOADS and c["n"] == SPEED_N and c["zeroing"] and not c["mglru"] and not c["quick"]}
+    chosen = {
+        n: c
+        for n, c in cells.items()
+        if c["load"] in SPEED_LOADS and c["n"] == SPEED_N and c["zeroing"] and not c["mglru"] and not c["quick"]
+    }
     paths = speed(plt, chosen, out, f"{name}-speed")
     cells = usual(cells)
     for zeroing, word in ((True, "zeroing"), (False, "plain")):
         chosen = {n: c for n, c in cells.items() if c["zeroing"] == zeroing and not c["mglru"]}
         if chosen:
-            paths += saved_bars(plt, chosen, out, f"{name}-saved-{word}", "guests that zero pages" if zeroing else "guests that do not zero pages")
+            paths += saved_bars(
+                plt,
+                chosen,
+                out,
+                f"{name}-saved-{word}",
+                "guests that zero pages" if zeroing else "guests that do not zero pages",
+            )
     paths += memory_over_time(plt, cells, out, f"{name}-memory")
     return paths
 
@@ -71,8 +81,11 @@ BUSY = "This machine was busy with other work while it measured: the speeds say 
 
 
 def speed(plt, cells, out, name, arms=None, heading=None, busy=None):
-    """Bytes and speed: a row for each load; in it the bytes that each arm saved, and the guest's operations a second on each disk.
-    An arm of `arms` that was not measured in a cell says so, and so does the picture of a machine that was `busy` with other work."""
+    """Bytes and speed: a row for each load; in it the bytes that each arm saved, and the guest's operations a second on
+    each disk. An arm of `arms` that was not measured in a cell says so, and so does the picture of a machine that was
+    `busy` with other work.
+
+    """
     groups = {}
     for cell in cells.values():
         groups.setdefault((cell["load"], cell["guest_mib"]), []).append(cell)
@@ -83,12 +96,20 @@ def speed(plt, cells, out, name, arms=None, heading=None, busy=None):
     arms = [key for key in COLOURS if key in (found if arms is None else arms)]
     columns = 1 + len(disks)
     height = 0.26 * len(arms) + 1.0
-    figure, axes = plt.subplots(len(groups), columns, figsize=(3.0 * columns + 2.2, height * len(groups) + 0.5), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        len(groups),
+        columns,
+        figsize=(3.0 * columns + 2.2, height * len(groups) + 0.5),
+        layout="constrained",
+        squeeze=False,
+    )
     for row, group in zip(axes, groups.values(), strict=True):
         # Bytes hardly depend on the disk: those of the first one stand for all.
         group = sorted(group, key=lambda cell: disks.index(cell.get("wait_us")))
         perfect = derive.perfect(group[0])
-        bytes_saved = {key: 100 * v for key, r in derive.measured_arms(group[0]).items() if (v := derive.saved(r)) is not None}
+        bytes_saved = {
+            key: 100 * v for key, r in derive.measured_arms(group[0]).items() if (v := derive.saved(r)) is not None
+        }
         bars(row[0], arms, bytes_saved, "{:.0f} %", most=max(100 * (perfect or 0), 60))
         if perfect is not None:
             row[0].axvline(100 * perfect, color="#c0392b", linestyle="--", linewidth=1)
@@ -104,8 +125,18 @@ def speed(plt, cells, out, name, arms=None, heading=None, busy=None):
             latency = next((r["disk_latency_us"] for r in records.values() if r.get("disk_latency_us")), None)
             if wait is None and cell:
                 latency = cell["machine"].get("read_latency_us")
-            axis.set_title(f"{disk_name(wait)}: operations a second" + (f"\n(a read of it: {latency / 1000:.2g} ms)" if latency else ""), fontsize=9)
-    figure.suptitle(heading or "Bytes that the disk did not deliver, and the guest's operations a second", x=0.01, ha="left", fontsize=11, fontweight="bold")
+            axis.set_title(
+                f"{disk_name(wait)}: operations a second"
+                + (f"\n(a read of it: {latency / 1000:.2g} ms)" if latency else ""),
+                fontsize=9,
+            )
+    figure.suptitle(
+        heading or "Bytes that the disk did not deliver, and the guest's operations a second",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+        fontweight="bold",
+    )
     if any(derive.busy(cells)) if busy is None else busy:
         figure.supxlabel(BUSY, x=0.01, ha="left", fontsize=8, color="#c0392b")
     return save(plt, figure, out, name, dpi=100)
@@ -125,8 +156,8 @@ def rate(record):
 
 
 def ratios(records):
-    """Beside the exclusive arm's bar: how many times the inclusive arm's operations a second it does, and whether that is less than it is
-    to be."""
+    """Beside the exclusive arm's bar: how many times the inclusive arm's operations a second it does, and whether that
+    is less than it is to be."""
     if not {times.OURS, times.INCLUSIVE} <= records.keys():
         return {}
     found = derive.faster(records[times.OURS], records[times.INCLUSIVE])
@@ -143,7 +174,16 @@ def bars(axis, arms, values, form, notes=None, most=0.01):
         drawn = axis.barh(at, values[key], 0.78, color=COLOURS[key])
         text, bad = (notes or {}).get(key, ("", False))
         label = form.format(round(values[key]) + 0) + (f"  {text}" if text else "")
-        axis.bar_label(drawn, labels=[label], fontsize=7, padding=3, color="#c0392b" if bad else "black", fontweight="bold" if text else "normal", zorder=5, bbox=over)
+        axis.bar_label(
+            drawn,
+            labels=[label],
+            fontsize=7,
+            padding=3,
+            color="#c0392b" if bad else "black",
+            fontweight="bold" if text else "normal",
+            zorder=5,
+            bbox=over,
+        )
     axis.set_ylim(len(arms) - 0.4, -0.6)
     axis.axvline(0, color="#333", linewidth=0.8)
     most, least = max([*values.values(), most]), min([*values.values(), 0])
@@ -166,7 +206,9 @@ def saved_bars(plt, cells, out, name, guests):
     arms = ordered_arms(cells)
     if not arms:
         return []
-    figure, axes = plt.subplots(len(ns), 1, figsize=(10.5, 0.6 + 2.5 * len(ns)), layout="constrained", squeeze=False, sharex=True)
+    figure, axes = plt.subplots(
+        len(ns), 1, figsize=(10.5, 0.6 + 2.5 * len(ns)), layout="constrained", squeeze=False, sharex=True
+    )
     figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.85 / figure.get_figheight()))
     width = 0.84 / len(arms)
     for axis, n in zip(axes[:, 0], ns, strict=True):
@@ -185,7 +227,9 @@ def saved_bars(plt, cells, out, name, guests):
                 bars = axis.bar(at, 100 * value, width * 0.92, color=COLOURS[arm])
                 # Above the line of perfect, where they meet.
                 over = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-                axis.bar_label(bars, labels=[f"{round(100 * value) + 0:.0f}"], fontsize=7, padding=2, zorder=5, bbox=over)
+                axis.bar_label(
+                    bars, labels=[f"{round(100 * value) + 0:.0f}"], fontsize=7, padding=2, zorder=5, bbox=over
+                )
             perfect = derive.perfect(cell)
             if perfect is not None:
                 axis.hlines(100 * perfect, i - 0.44, i + 0.44, color="#c0392b", linewidth=1.2, linestyle="--")
@@ -196,20 +240,42 @@ def saved_bars(plt, cells, out, name, guests):
         axis.margins(y=0.15)
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[arm]) for arm in arms]
     handles.append(plt.Line2D([], [], color="#c0392b", linestyle="--"))
-    figure.legend(handles, [*arms.values(), "perfect exclusive, computed"], loc="upper center", ncols=4, frameon=False, title=f"Bytes that the disk did not deliver, of what {guests} read", title_fontsize=10)
+    figure.legend(
+        handles,
+        [*arms.values(), "perfect exclusive, computed"],
+        loc="upper center",
+        ncols=4,
+        frameon=False,
+        title=f"Bytes that the disk did not deliver, of what {guests} read",
+        title_fontsize=10,
+    )
     return save(plt, figure, out, name)
 
 
 def memory_over_time(plt, cells, out, name):
     """Lines: data that each arm keeps, over one run of the uniform load."""
-    cell = next((c for n in (0.5, 0.25, 1) for c in cells.values() if c["load"] == "uniform" and c["n"] == n and not c["mglru"]), None)
+    cell = next(
+        (
+            c
+            for n in (0.5, 0.25, 1)
+            for c in cells.values()
+            if c["load"] == "uniform" and c["n"] == n and not c["mglru"]
+        ),
+        None,
+    )
     if not cell:
         return []
     figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
     for key, record in derive.measured_arms(cell).items():
         samples = record.get("samples") or []
         if key in COLOURS and samples:
-            axis.plot([s[0] for s in samples], [s[2] / MIB for s in samples], color=COLOURS[key], label=ARMS[key].title, linewidth=1.6)
+            axis.plot(
+                [s[0] for s in samples],
+                [s[2] / MIB for s in samples],
+                color=COLOURS[key],
+                label=ARMS[key].title,
+                linewidth=1.6,
+            )
     axis.axhline(cell["cache_bytes"] / MIB, color="#c0392b", linestyle=":", linewidth=1, label="the host cache's size")
     axis.set_title(f"Cached by the host, {cell['title']}, host cache {cell['n']:g} of guest RAM")
     axis.set_xlabel("seconds since the guest had booted")

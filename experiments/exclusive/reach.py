@@ -1,7 +1,7 @@
 """What was to be reached, and whether it was.
 
-Owns the criteria. Invariant: every cell that was measured is judged by every criterion that is about it, and what could not
-be judged says so.
+Owns the criteria. Invariant: every cell that was measured is judged by every criterion that is about it, and what could
+not be judged says so.
 """
 
 from . import derive, reference

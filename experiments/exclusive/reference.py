@@ -1,8 +1,8 @@
 """The figures that ours are shown beside.
 
-Owns numbers that others measured. Never computes. Two sources: Singleton, chapter 4 of Prateek Sharma, "Page Cache Management
-in Virtual Environments" (dissertation, Indian Institute of Technology, Bombay), whose tables and figures are named; and the
-measurements with a prototype on which the design of Undercroft's exclusive mode stands.
+Owns numbers that others measured. Never computes. Two sources: Singleton, chapter 4 of Prateek Sharma, "Page Cache
+Management in Virtual Environments" (dissertation, Indian Institute of Technology, Bombay), whose tables and figures are
+named; and the measurements with a prototype on which the design of Undercroft's exclusive mode stands.
 """
 
 # Hit ratios of the guests' misses in per cent, by load, zeroing, MGLRU; then N. A trace of real guests' transfers, put

@@ -1,8 +1,8 @@
 """The report: docs/results/exclusive.md, from stored results alone.
 
-Owns its layout. Never measures. Invariant: every cell and arm of the raw results is in it, losses are marked, every figure is
-computed from the raw results or stands in `reference`, and no table has figures of two types of machine, or of cells measured
-anew beside older ones.
+Owns its layout. Never measures. Invariant: every cell and arm of the raw results is in it, losses are marked, every
+figure is computed from the raw results or stands in `reference`, and no table has figures of two types of machine, or
+of cells measured anew beside older ones.
 """
 
 import re
@@ -21,13 +21,15 @@ WHY = Path(__file__).with_name("why.toml")
 # What counts as worse: saved bytes of two runs of one arm differ by less.
 WORSE_BY = 0.01
 COLUMNS = [
-    "direct", "default", "default-128", "default-off", "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "undercroft-capture", "undercroft-delayed",
+    "direct", "default", "default-128", "default-off", "fadvise", "undercroft-lru", "undercroft-off",
+    "undercroft-auto", "undercroft-capture", "undercroft-delayed",
     "upstream", "scan-vhost", "nbd", "scan-nbd",
 ]  # fmt: skip
 PAGE_CACHE = {ARMS[key].title for key in (*arms.PAGE_CACHE, "fadvise")}
 OLD = (
-    "**Old**: measured before commit, day and all of the machine were recorded with each cell, once each, so without a spread; the scanner was "
-    "off in every arm, and the host process beside a guest had all of its file in the page cache."
+    "**Old**: measured before commit, day and all of the machine were recorded with each cell, once each, so without a"
+    " spread; the scanner was off in every arm, and the host process beside a guest had all of its file in the page"
+    " cache."
 )
 
 
@@ -69,8 +71,8 @@ def is_old(cell):
 
 
 def parts(cells):
-    """Cells by type of machine, those measured anew apart from older ones: newer parts first, then larger ones. A list of tables
-    of cells; one empty one, if there are none."""
+    """Cells by type of machine, those measured anew apart from older ones: newer parts first, then larger ones. A list
+    of tables of cells; one empty one, if there are none."""
     found = {}
     for name, cell in cells.items():
         found.setdefault((is_old(cell), machines.kind(cell["machine"])), {})[name] = cell
@@ -78,7 +80,8 @@ def parts(cells):
 
 
 def pictured(cells):
-    """The part that pictures are drawn of: the newest one that has cells of the grid. An old one says more, of another program."""
+    """The part that pictures are drawn of: the newest one that has cells of the grid. An old one says more, of another
+    program."""
     found = parts(cells)
     return next((part for part in found if any(c.get("kind", "grid") == "grid" for c in part.values())), found[0])
 
@@ -98,7 +101,9 @@ def about_part(cells):
     """On what the cells of a part were measured, and when."""
     on = sorted({machines.words(cell["machine"]) for cell in cells.values()})
     kernels = sorted({r["guest"]["kernel"] for c in cells.values() for r in c["arms"].values() if "guest" in r})
-    usable = sorted({r["guest"]["available_bytes"] // MIB for c in cells.values() for r in c["arms"].values() if "guest" in r})
+    usable = sorted(
+        {r["guest"]["available_bytes"] // MIB for c in cells.values() for r in c["arms"].values() if "guest" in r}
+    )
     lines = [f"Machine: {'; '.join(on)}." if on else "Nothing has been measured yet."]
     if any(map(is_old, cells.values())):
         lines.append(OLD)
@@ -107,7 +112,10 @@ def about_part(cells):
         lines.append(f"Measured on {', '.join(days)}, at commit {', '.join(commits)}.")
     if kernels:
         span = f"{usable[0]}" if usable[0] == usable[-1] else f"{usable[0]} to {usable[-1]}"
-        lines.append(f"Guests: Debian's kernel {', '.join(kernels)}, with {span} MiB available to page cache and programs after boot.")
+        lines.append(
+            f"Guests: Debian's kernel {', '.join(kernels)}, with {span} MiB available to page cache and programs after"
+            " boot."
+        )
     return [*lines, ""]
 
 
@@ -115,15 +123,20 @@ def introduction(cells):
     """What the figures are, and how they came about."""
     quick = any(cell["quick"] for cell in cells.values())
     lines = [
-        "**Saved** is 1 - (bytes that the disk delivered / bytes that the guest's block layer read), in the measured part of a "
-        "run: the kernel's count for the serving process over the guest's own count for its disk. Read-ahead that brings nothing "
-        "makes it negative. N is the host cache over guest RAM; every arm of a row had that much host memory, and the same "
-        f"{serving.PROGRAM_BYTES // MIB} MiB more for its program (4 MiB in cells marked *old*). All arms of a row ran one after the other, in one run. Where an arm ran several times, the median stands "
-        "first and the smallest and the largest behind it; a figure without those is of one run. **The host page cache** is measured with the read-ahead "
-        "that the host's disk has (which the machine's line says), with Linux's 128 KiB, and without. **Perfect** is computed from a log of the O_DIRECT "
-        "arm's transfers: a host cache that takes every block at the moment when the guest's page is seen with another one, for "
-        "nothing, and keeps the youngest. [0100](../decisions/0100-laboratory.md), [0154](../decisions/0154-scanner-arms.md) and "
-        "[0187](../decisions/0187-bytes-and-time.md) say more. No table has figures of two types of machine.",
+        (
+            "**Saved** is 1 - (bytes that the disk delivered / bytes that the guest's block layer read), in the"
+            " measured part of a run: the kernel's count for the serving process over the guest's own count for its"
+            " disk. Read-ahead that brings nothing makes it negative. N is the host cache over guest RAM; every arm of"
+            f" a row had that much host memory, and the same {serving.PROGRAM_BYTES // MIB} MiB more for its program (4"
+            " MiB in cells marked *old*). All arms of a row ran one after the other, in one run. Where an arm ran"
+            " several times, the median stands first and the smallest and the largest behind it; a figure without"
+            " those is of one run. **The host page cache** is measured with the read-ahead that the host's disk has"
+            " (which the machine's line says), with Linux's 128 KiB, and without. **Perfect** is computed from a log"
+            " of the O_DIRECT arm's transfers: a host cache that takes every block at the moment when the guest's page"
+            " is seen with another one, for nothing, and keeps the youngest. [0100](../decisions/0100-laboratory.md),"
+            " [0154](../decisions/0154-scanner-arms.md) and [0187](../decisions/0187-bytes-and-time.md) say more. No"
+            " table has figures of two types of machine."
+        ),
         "",
     ]
     if quick:
@@ -185,10 +198,17 @@ def bytes_tables(cells):
                 values[best] = f"**{values[best]}**"
             ours = numbers.get(reach.ARM)
             perfect = derive.perfect(cell)
-            # It keeps the youngest: of a loop that is larger than both caches together that is nothing to be measured by.
+            # It keeps the youngest: of a loop that is larger than both caches together that is nothing to be measured
+            # by.
             of = derive.ratio(ours, perfect) if ours is not None and perfect is not None and perfect > 0.1 else None
             rows.append([guest_kind(cell), shown_n(cell), *values.values(), percent(perfect), percent(of, 0)])
-        lines += [f"### {first['title']}", "", first["explains"][0].upper() + first["explains"][1:] + ".", "", *table(head, rows)]
+        lines += [
+            f"### {first['title']}",
+            "",
+            first["explains"][0].upper() + first["explains"][1:] + ".",
+            "",
+            *table(head, rows),
+        ]
     return lines
 
 
@@ -202,7 +222,16 @@ def reached(cells):
             verdict = "not judged" if ok is None else "reached" if ok else "**not reached**"
             if ok is False and perfect is not None and perfect < wanted:
                 verdict += f"; perfect: {percent(perfect)}"
-            rows.append([f"{cell['title']}, {guest_kind(cell)}", shown_n(cell), criterion, percent(wanted), percent(ours), verdict])
+            rows.append(
+                [
+                    f"{cell['title']}, {guest_kind(cell)}",
+                    shown_n(cell),
+                    criterion,
+                    percent(wanted),
+                    percent(ours),
+                    verdict,
+                ]
+            )
     lines = ["## What was to be reached", ""]
     if not rows:
         return [*lines, "The exclusive arm was not measured: there is nothing to judge.", ""]
@@ -225,8 +254,8 @@ def losses(cells, whys):
                 continue
             reasons = [w["text"] for w in whys if re.search(w["cells"], name) and key in w["against"]]
             lines.append(
-                f"- {cell['title']}, {guest_kind(cell)}, N = {shown_n(cell)}: {cell['arms'][key]['title']} saved {percent(value)}, "
-                f"exclusive {percent(ours)}. {' '.join(reasons) or '*Not explained yet.*'}"
+                f"- {cell['title']}, {guest_kind(cell)}, N = {shown_n(cell)}: {cell['arms'][key]['title']} saved"
+                f" {percent(value)}, exclusive {percent(ours)}. {' '.join(reasons) or '*Not explained yet.*'}"
             )
     if len(lines) == 2:
         lines.append("Nowhere by more than a point." if any_measured else "The exclusive arm was not measured.")
@@ -254,36 +283,103 @@ def beside_paper(cells, all_cells):
         return ", ".join(parts) + f" (N = {shown_n(cell)})"
 
     r = reference.HIT_RATIO_SEQUENTIAL
-    rows.append(["host hit ratio, sequential", ", ".join(percent(r[k], 0) for k in ("default", "fadvise", "exclusive")), three("seq", "hit_blocks", percent), r["where"]])
+    rows.append(
+        [
+            "host hit ratio, sequential",
+            ", ".join(percent(r[k], 0) for k in ("default", "fadvise", "exclusive")),
+            three("seq", "hit_blocks", percent),
+            r["where"],
+        ]
+    )
     r = reference.HIT_RATIO_RANDOM
-    rows.append(["host hit ratio, random", f"exclusive {r['gain']:g}x the default", three("uniform", "hit_blocks", percent), r["where"]])
+    rows.append(
+        [
+            "host hit ratio, random",
+            f"exclusive {r['gain']:g}x the default",
+            three("uniform", "hit_blocks", percent),
+            r["where"],
+        ]
+    )
     for load, title in (("seq", "sequential"), ("uniform", "random"), ("zipf", "Zipf")):
         r = reference.THROUGHPUT_KB[load]
-        rows.append([f"guest throughput, {title}, KB/s", ", ".join(f"{r[k]:,}" for k in ("default", "fadvise", "exclusive")), three(load, "kb_per_s", lambda v: "-" if v is None else f"{v:,.0f}"), r["where"]])
+        rows.append(
+            [
+                f"guest throughput, {title}, KB/s",
+                ", ".join(f"{r[k]:,}" for k in ("default", "fadvise", "exclusive")),
+                three(load, "kb_per_s", lambda v: "-" if v is None else f"{v:,.0f}"),
+                r["where"],
+            ]
+        )
     if cell := pick(cells, "seq"):
         r, arms = reference.DIRECT_BLOCK_READ, derive.measured_arms(cell)
         named = (("direct", "direct"), ("default", "cached"), (reach.ARM, "exclusive"))
         ours = ", ".join(f"{derive.figures(arms[k])['kb_per_s']:,.0f} {word}" for k, word in named if k in arms)
         theirs = f"{r['direct']:,} direct, {r['default']:,} cached"
-        rows.append(["block reads in order, KB/s, direct and cached", theirs, f"{ours} (N = {shown_n(cell)})", r["where"]])
+        rows.append(
+            ["block reads in order, KB/s, direct and cached", theirs, f"{ours} (N = {shown_n(cell)})", r["where"]]
+        )
     r = reference.CACHE_SIZE_SMALLER
-    rows.append(["mean cache size, random", f"Singleton's {r['least']} to {r['most']} times smaller", three("uniform", "cached_bytes", lambda v: "-" if v is None else f"{v / MIB:,.0f} MiB"), r["where"]])
+    rows.append(
+        [
+            "mean cache size, random",
+            f"Singleton's {r['least']} to {r['most']} times smaller",
+            three("uniform", "cached_bytes", lambda v: "-" if v is None else f"{v / MIB:,.0f} MiB"),
+            r["where"],
+        ]
+    )
     r = reference.RECLAIM
-    rows.append(["pages scanned by reclaim a second, random", f"{r['default']['scanned_per_s']:,}, -, {r['exclusive']['scanned_per_s']}", three("uniform", "scanned_per_s", lambda v: "-" if v is None else f"{v:,.0f}"), r["where"]])
-    rows.append(["scan efficiency (dropped of scanned)", f"{percent(r['default']['efficiency'], 2)}, -, {percent(r['exclusive']['efficiency'], 2)}", three("uniform", "scan_efficiency", percent), r["where"]])
-    rows.append(["swap traffic of the host, pages, random", "default swaps, Singleton and fadvise (nearly) not", three("uniform", "swapped", lambda v: f"{v:,}"), "Figure 4.8"])
+    rows.append(
+        [
+            "pages scanned by reclaim a second, random",
+            f"{r['default']['scanned_per_s']:,}, -, {r['exclusive']['scanned_per_s']}",
+            three("uniform", "scanned_per_s", lambda v: "-" if v is None else f"{v:,.0f}"),
+            r["where"],
+        ]
+    )
+    rows.append(
+        [
+            "scan efficiency (dropped of scanned)",
+            f"{percent(r['default']['efficiency'], 2)}, -, {percent(r['exclusive']['efficiency'], 2)}",
+            three("uniform", "scan_efficiency", percent),
+            r["where"],
+        ]
+    )
+    rows.append(
+        [
+            "swap traffic of the host, pages, random",
+            "default swaps, Singleton and fadvise (nearly) not",
+            three("uniform", "swapped", lambda v: f"{v:,}"),
+            "Figure 4.8",
+        ]
+    )
     for load, title in (("seq", "sequential"), ("uniform", "random"), ("zipf", "Zipf")):
         r = reference.CPU_SHARE
-        rows.append([f"CPU of a core, {title}", f"-, -, {percent(r[load])} (its scanner)", three(load, "cpu_share", percent) + "; all of serving", r["where"]])
-    rows.append(["CPU of a core, scanner alone, random", f"-, -, {percent(reference.CPU_SHARE['uniform'])}", scanned.shares(cells, "uniform"), r["where"]])
+        rows.append(
+            [
+                f"CPU of a core, {title}",
+                f"-, -, {percent(r[load])} (its scanner)",
+                three(load, "cpu_share", percent) + "; all of serving",
+                r["where"],
+            ]
+        )
+    rows.append(
+        [
+            "CPU of a core, scanner alone, random",
+            f"-, -, {percent(reference.CPU_SHARE['uniform'])}",
+            scanned.shares(cells, "uniform"),
+            r["where"],
+        ]
+    )
     rows += experiments.paper_rows(all_cells)
     lines = ["## Beside Singleton's figures", ""]
     lines += table(head, rows)
     lines += [
-        "Theirs: four guests of 1 GiB with hardware virtualization over one disk with a spindle, no limit on the page cache. Ours: "
-        "one guest under software emulation, a host cache of bounded size over a fast disk. So hit ratios and bytes can be compared, "
-        "throughput hardly: a read that the disk answers costs our guests little more than one that RAM answers, for most of the "
-        "time goes into emulating the guest.",
+        (
+            "Theirs: four guests of 1 GiB with hardware virtualization over one disk with a spindle, no limit on the"
+            " page cache. Ours: one guest under software emulation, a host cache of bounded size over a fast disk. So"
+            " hit ratios and bytes can be compared, throughput hardly: a read that the disk answers costs our guests"
+            " little more than one that RAM answers, for most of the time goes into emulating the guest."
+        ),
         "",
     ]
     return lines
@@ -312,9 +408,16 @@ def ways(cells):
         return []
     head = [
         "cell", "arm", "state at the end", "evictions seen", "of blocks cached already", "captures that held the block",
-        "early copies that did", "lapsed", "age: read / write", "blocks hot / on probation / cold", "CPU of a core for copying",
+        "early copies that did", "lapsed", "age: read / write", "blocks hot / on probation / cold",
+        "CPU of a core for copying",
     ]  # fmt: skip
-    return ["## How it went about it", "", "In the measured part of each run; tiers and ages at its end.", "", *table(head, rows)]
+    return [
+        "## How it went about it",
+        "",
+        "In the measured part of each run; tiers and ages at its end.",
+        "",
+        *table(head, rows),
+    ]
 
 
 def of(part, whole):
@@ -325,7 +428,8 @@ def of(part, whole):
 def details(cells):
     """Everything else, one row per arm and cell."""
     head = [
-        "cell", "arm", "saved", "hits by blocks", "ops/s", "disk read, us", "cached, MiB", "host memory, MiB", "CPU of a core",
+        "cell", "arm", "saved", "hits by blocks", "ops/s", "disk read, us", "cached, MiB", "host memory, MiB",
+        "CPU of a core",
         "CPU s per GiB", "scanned", "reclaimed", "swapped", "read-ahead, KiB",
     ]  # fmt: skip
     rows = []
@@ -338,7 +442,8 @@ def details(cells):
             f = derive.figures(record)
             rows.append(
                 [
-                    name, record["title"], percent(f["saved"]), percent(f["hit_blocks"]), show(f["ops_per_s"], "{:,.0f}"),
+                    name, record["title"], percent(f["saved"]), percent(f["hit_blocks"]),
+                    show(f["ops_per_s"], "{:,.0f}"),
                     show(f["read_us"], "{:,.0f}"), show(f["cached_bytes"] and f["cached_bytes"] / MIB, "{:,.1f}"),
                     show(f["memory_bytes"] and f["memory_bytes"] / MIB, "{:,.1f}"), percent(f["cpu_share"]),
                     show(f["cpu_s_per_gib"], "{:,.2f}"), show(f["scanned"], "{:,}"), show(f["reclaimed"], "{:,}"),
@@ -348,8 +453,11 @@ def details(cells):
     lines = [
         "## All figures",
         "",
-        "Hits by blocks: for the page cache, what cachestat(2) said before each read; for Undercroft, its own count. Scanned and "
-        "reclaimed: pages, on behalf of the serving process. Throughput and CPU depend on what else the machine did.",
+        (
+            "Hits by blocks: for the page cache, what cachestat(2) said before each read; for Undercroft, its own"
+            " count. Scanned and reclaimed: pages, on behalf of the serving process. Throughput and CPU depend on what"
+            " else the machine did."
+        ),
         "",
     ]
     return lines + table(head, rows)
@@ -373,8 +481,14 @@ def checks(cells):
     """Where two measures of one thing disagree, and how far computed and measured LRU are apart."""
     lines = ["## Checks", ""]
     notes = derive.disagreements(cells)
-    lines += [f"- {note}" for note in notes] or ["- Undercroft's own count of bytes read and the kernel's agree within 2 % in every run; O_DIRECT read what its guest read."]
-    lines += [f"- {name}, {title}: the machine was busy with other work ({cores:.1f} of its cores): times of it say little." for name, title, cores in derive.busy(cells)]
+    lines += [f"- {note}" for note in notes] or [
+        "- Undercroft's own count of bytes read and the kernel's agree within 2 % in every run; O_DIRECT read what its"
+        " guest read."
+    ]
+    lines += [
+        f"- {name}, {title}: the machine was busy with other work ({cores:.1f} of its cores): times of it say little."
+        for name, title, cores in derive.busy(cells)
+    ]
     apart = []
     for name, cell in cells.items():
         record, computed = cell["arms"].get("undercroft-lru"), derive.computed_lru(cell)
@@ -385,7 +499,7 @@ def checks(cells):
     if apart:
         _, name, hits, computed = max(apart)
         lines.append(
-            f"- Undercroft's LRU arm against an LRU cache computed from the O_DIRECT arm's log: furthest apart in {name}, "
-            f"{percent(hits)} measured, {percent(computed)} computed."
+            "- Undercroft's LRU arm against an LRU cache computed from the O_DIRECT arm's log: furthest apart in"
+            f" {name}, {percent(hits)} measured, {percent(computed)} computed."
         )
     return [*lines, ""]

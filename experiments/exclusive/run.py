@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """`make lab-exclusive`: what a host cache saves beside guests that cache for themselves, on real guests.
 
-One run is a load x the guest's kernel x the size of the host cache x the disk, and in it all arms one after the other, with the
-same host memory: O_DIRECT, the host page cache in a memory control group (with the host's read-ahead, Linux's and none),
-the same with POSIX_FADV_DONTNEED again and again, Undercroft inclusive (LRU and its default policy) and exclusive. What counts
-is bytes that the disk did not have to deliver, and the guest's operations a second.
+One run is a load x the guest's kernel x the size of the host cache x the disk, and in it all arms one after the other,
+with the same host memory: O_DIRECT, the host page cache in a memory control group (with the host's read-ahead, Linux's
+and none), the same with POSIX_FADV_DONTNEED again and again, Undercroft inclusive (LRU and its default policy) and
+exclusive. What counts is bytes that the disk did not have to deliver, and the guest's operations a second.
 """
 
 import argparse
@@ -34,7 +34,8 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--only '(uniform|zipf)-zero1-mglru0-n0.5' --arms scanned --repeat 3"
         the arms with a scanner and those beside them, three times each: median and spread
   make lab-exclusive LAB="--only 'seq-.*-n0.25' --arms direct,default,undercroft-auto --out build/try"
-  make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off --disks local,0.5ms,2ms --repeat 3"
+  make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off \\
+      --disks local,0.5ms,2ms --repeat 3"
         bytes and time on the local disk and on disks behind a network: what README shows
   make lab-exclusive LAB="--report"
         writes tables and pictures again from the stored results
@@ -73,23 +74,61 @@ def mib(text):
 
 def arguments(argv=None):
     p = argparse.ArgumentParser(
-        prog="make lab-exclusive", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make lab-exclusive",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--quick", action="store_true", help="few and short runs: shows that it works and which way it goes")
     p.add_argument("--loads", help=f"of {','.join(LOADS)} (default: all; quick: uniform,zipf)")
     p.add_argument("--n", help="sizes of the host cache over guest RAM (default: 0.25,0.5,1; quick: 0.25,0.5)")
-    p.add_argument("--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)")
-    p.add_argument("--mglru", choices=SWITCH, help="guests with MGLRU (default: both, MGLRU on zeroing guests with uniform and Zipf only; quick: off)")
-    p.add_argument("--disks", default="local", help="of local, and of waits such as 0.5ms,2ms: a disk behind a network (default: %(default)s)")
-    p.add_argument("--arms", default="usual", help=f"of {','.join(arm_module.ARMS)}, or one of the sets {', '.join(arm_module.SETS)} (default: %(default)s)")
-    p.add_argument("--repeat", type=int, default=1, metavar="K", help="run every arm of a cell K times, in turn: median and spread (default: 1)")
-    p.add_argument("--guest-memory", type=mib, default=cells.USUAL_GUEST_MIB, metavar="SIZE", help="RAM of a guest (default: 192MiB)")
+    p.add_argument(
+        "--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)"
+    )
+    p.add_argument(
+        "--mglru",
+        choices=SWITCH,
+        help="guests with MGLRU (default: both, MGLRU on zeroing guests with uniform and Zipf only; quick: off)",
+    )
+    p.add_argument(
+        "--disks",
+        default="local",
+        help="of local, and of waits such as 0.5ms,2ms: a disk behind a network (default: %(default)s)",
+    )
+    p.add_argument(
+        "--arms",
+        default="usual",
+        help=f"of {','.join(arm_module.ARMS)}, or one of the sets {', '.join(arm_module.SETS)} (default: %(default)s)",
+    )
+    p.add_argument(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="K",
+        help="run every arm of a cell K times, in turn: median and spread (default: 1)",
+    )
+    p.add_argument(
+        "--guest-memory",
+        type=mib,
+        default=cells.USUAL_GUEST_MIB,
+        metavar="SIZE",
+        help="RAM of a guest (default: 192MiB)",
+    )
     p.add_argument("--only", metavar="REGEX", help="cells whose id matches; --list shows the ids")
     p.add_argument("--list", action="store_true", help="list the cells and stop")
     p.add_argument("--resume", action="store_true", help="leave cells that are complete as they are")
-    p.add_argument("--report", action="store_true", help="measure nothing: make tables and pictures of the stored results")
-    p.add_argument("--undercroft", type=Path, metavar="PROGRAM", help="the program to measure (default: target/release/undercroft)")
-    p.add_argument("--work", type=Path, default=ROOT / "build" / "lab" / "work", help="folder of images and logs (default: build/lab/work)")
+    p.add_argument(
+        "--report", action="store_true", help="measure nothing: make tables and pictures of the stored results"
+    )
+    p.add_argument(
+        "--undercroft", type=Path, metavar="PROGRAM", help="the program to measure (default: target/release/undercroft)"
+    )
+    p.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / "build" / "lab" / "work",
+        help="folder of images and logs (default: build/lab/work)",
+    )
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
     a = p.parse_args(argv)
     loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(LOADS)), LOADS, "loads", p)
@@ -154,13 +193,16 @@ def main():
         if any(c.wait_us is not None for c in todo) and (missing := slowdisk.lacks()):
             raise Stopped(f"--disks: {'; '.join(missing)}")
         screen.say(
-            f"{len(todo)} of {len(a.cells)} cells, {len(present)} of {len(a.arms)} arms each, guests of {a.guest_memory} MiB "
-            f"({session.accel}); about {a.repeat * derive.minutes(store.data, todo, len(present)):.0f} minutes"
+            f"{len(todo)} of {len(a.cells)} cells, {len(present)} of {len(a.arms)} arms each, guests of"
+            f" {a.guest_memory} MiB ({session.accel}); about"
+            f" {a.repeat * derive.minutes(store.data, todo, len(present)):.0f} minutes"
         )
         runs = cells.grouped(todo)
         for i, run in enumerate(runs):
             began = time.monotonic()
-            screen.say(f"[{i + 1}/{len(runs)}] {', '.join(cell.id for cell in run)}: {LOADS[run[0].load].explains(run[0])}")
+            screen.say(
+                f"[{i + 1}/{len(runs)}] {', '.join(cell.id for cell in run)}: {LOADS[run[0].load].explains(run[0])}"
+            )
             session.run_cells(run, arm_module.on(a.arms, run[0]), a.repeat)
             screen.say(f"  {time.monotonic() - began:.0f} s")
         write(store, a.out, screen)

@@ -1,8 +1,8 @@
-"""Runs one cell on one arm: images, serving, guests, the load, and what was counted meanwhile. Cells that differ in nothing but the wait
-of their disk are measured one after the other in one run, behind one warm-up at full speed.
+"""Runs one cell on one arm: images, serving, guests, the load, and what was counted meanwhile. Cells that differ in
+nothing but the wait of their disk are measured one after the other in one run, behind one warm-up at full speed.
 
-Owns the order of things. Invariant: every arm of a cell starts from the same bytes with nothing of them in the host's page
-cache, and everything that was started has ended when `run` returns or raises.
+Owns the order of things. Invariant: every arm of a cell starts from the same bytes with nothing of them in the host's
+page cache, and everything that was started has ended when `run` returns or raises.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ class Run(Fleet):
         """Boots the guests, with the kernel that the cell asks for."""
         super().start(stack, disks, f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}")
         for guest in self.guests:
-            # While nobody has a disk open, its kernel keeps nothing of it: the next part of a run would find an empty cache.
+            # While nobody has a disk open, its kernel keeps nothing of it: the next part of a run would find an empty
+            # cache.
             for disk in range(self.load.disks):
                 guest.run(f"sleep 100000 </dev/vd{chr(ord('a') + disk)} >/dev/null 2>&1 &")
             guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
@@ -72,7 +73,8 @@ class Run(Fleet):
         return self.arm.cached_bytes(), self.arm.group.memory_bytes()
 
     def twice(self):
-        """Pages that the host's cache holds and a guest, too; None for images in a format whose blocks lie elsewhere in the file."""
+        """Pages that the host's cache holds and a guest, too; None for images in a format whose blocks lie elsewhere in
+        the file."""
         if self.arm.image_format != "raw":
             return None
         guests = [guest.qemu.pid for guest in self.guests]
@@ -99,8 +101,8 @@ class Run(Fleet):
             self._over()
 
     def together(self, commands):
-        """Runs the workload program in several guests at once and returns their results, and the counters before and after
-        the measured part, which they begin together. `commands` are (guest, command)."""
+        """Runs the workload program in several guests at once and returns their results, and the counters before and
+        after the measured part, which they begin together. `commands` are (guest, command)."""
         try:
             results, before, after = super().together(self.cell.id, commands, self.take, self._begins)
         finally:
@@ -115,13 +117,15 @@ class Run(Fleet):
             self._run([disk.device for disk in self.arm.slow_disks] or disks, latencies, each)
 
     def _slow(self, stack, images):
-        """Makes the disks slow that are to be: what a read of them takes, by their wait. (Disks end after the server.)"""
+        """Makes the disks slow that are to be: what a read of them takes, by their wait. (Disks end after the
+        server.)"""
         waits = {cell.wait_us for cell, _ in self.cells}
         if None in waits:
             return {None: None}
         ahead = readahead.kib(self.folder)
         self.arm.slow_disks = [
-            stack.enter_context(slowdisk.SlowDisk(image, self.folder / f"disk-{i + 1}", self.folder, ahead)) for i, image in enumerate(images)
+            stack.enter_context(slowdisk.SlowDisk(image, self.folder / f"disk-{i + 1}", self.folder, ahead))
+            for i, image in enumerate(images)
         ]
         first, found = self.arm.slow_disks[0], {}
         for wait in waits:
@@ -135,7 +139,8 @@ class Run(Fleet):
         with contextlib.ExitStack() as stack:
             self.start(stack, disks)
             shared = {
-                "title": self.arm.title, "explains": self.arm.explains, "guest": self.guest_facts(), "limit_bytes": self.arm.limit_bytes,
+                "title": self.arm.title, "explains": self.arm.explains, "guest": self.guest_facts(),
+                "limit_bytes": self.arm.limit_bytes,
                 "read_ahead_kb": self.arm.read_ahead_kb, "read_ahead_seen_kb": self.arm.read_ahead_seen_kb,
             }  # fmt: skip
             self.trace = stack.enter_context(measure.ReclaimTrace(set(self.arm.pids())))
@@ -146,7 +151,11 @@ class Run(Fleet):
                     else:
                         measured = self.load.again(self, part, warm=self.load is not before_load)
                     before_load, last = self.load, part == len(self.cells) - 1
-                    record = shared | {"disk_latency_us": latencies[self.cell.wait_us]} | self._record(measured, sampler.samples, part)
+                    record = (
+                        shared
+                        | {"disk_latency_us": latencies[self.cell.wait_us]}
+                        | self._record(measured, sampler.samples, part)
+                    )
                     # After the counters, and at the end: it takes processor time of its own.
                     record["twice"] = self.twice() if last else None
                     record["seconds"] = round(time.monotonic() - began, 1)
@@ -178,7 +187,8 @@ class Run(Fleet):
                 return {}
             records = records[:end]
             found["hits"].append(perfect.hits(records[begin:]))
-            # A log is of one disk: what a cache would hold of several together cannot be computed from logs without times.
+            # A log is of one disk: what a cache would hold of several together cannot be computed from logs without
+            # times.
             if self.arm.key == "direct" and self.load.disks == 1:
                 capacity = self.cell.cache_bytes // BLOCK
                 found["perfect"].append(perfect.exclusive(records, begin, capacity))

@@ -1,7 +1,7 @@
 """The part of the report about the scanner: what it finds held twice, what it does about it, what it costs.
 
-Owns the layout of that part. Never measures. Invariant: where the scanner was off it is said to be off; no figure of another arm
-stands for it.
+Owns the layout of that part. Never measures. Invariant: where the scanner was off it is said to be off; no figure of
+another arm stands for it.
 """
 
 from . import derive
@@ -10,7 +10,17 @@ from .experiments import table
 
 # Arms with a scanner, and those that differ from them by nothing else.
 BESIDE = {"scan-vhost": "undercroft-auto", "scan-nbd": "nbd"}
-SHOWN = ("direct", "default", "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "scan-vhost", "nbd", "scan-nbd")
+SHOWN = (
+    "direct",
+    "default",
+    "fadvise",
+    "undercroft-lru",
+    "undercroft-off",
+    "undercroft-auto",
+    "scan-vhost",
+    "nbd",
+    "scan-nbd",
+)
 
 
 def section(cells):
@@ -39,7 +49,8 @@ def section(cells):
                 ]
             )  # fmt: skip
         head = [
-            "arm", "saved", "blocks cached", "held twice", "of those cached", "scrubbed", "scans", "scanner, CPU of a core",
+            "arm", "saved", "blocks cached", "held twice", "of those cached", "scrubbed", "scans",
+            "scanner, CPU of a core",
             "serving, CPU of a core",
         ]  # fmt: skip
         lines += [f"### {name}", "", f"{cell['explains'][0].upper()}{cell['explains'][1:]}.", "", *table(head, rows)]
@@ -48,11 +59,14 @@ def section(cells):
     return [
         "## Held twice, and the scanner",
         "",
-        "**Held twice**: different blocks that the host's cache holds at the end of the run and that are in the guest's RAM, too, read "
-        "from the memory of both (and from the page cache), in the same way for all arms; pages that a guest has freed and not yet used "
-        "again count as long as their content is there. Of a program's memory a few hundred pages are no blocks. **Scrubbed**: cached "
-        "blocks that the scanner found in the guest and made the first to leave, in the measured part, as its scans and its share of a "
-        "core are. Every arm with a scanner gives 4 MiB of its store for the scanner's index.",
+        (
+            "**Held twice**: different blocks that the host's cache holds at the end of the run and that are in the"
+            " guest's RAM, too, read from the memory of both (and from the page cache), in the same way for all arms;"
+            " pages that a guest has freed and not yet used again count as long as their content is there. Of a"
+            " program's memory a few hundred pages are no blocks. **Scrubbed**: cached blocks that the scanner found in"
+            " the guest and made the first to leave, in the measured part, as its scans and its share of a core are."
+            " Every arm with a scanner gives 4 MiB of its store for the scanner's index."
+        ),
         "",
         *lines,
     ]

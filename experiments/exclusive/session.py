@@ -1,7 +1,7 @@
 """Runs cells: all arms of each, one after the other.
 
-Owns the folder that images and logs are in, locked against a second run. Invariant: when a cell has been run, every arm that
-was asked for is in the store, as a result or as absent from this build.
+Owns the folder that images and logs are in, locked against a second run. Invariant: when a cell has been run, every arm
+that was asked for is in the store, as a result or as absent from this build.
 """
 
 import datetime
@@ -26,7 +26,9 @@ class Session:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Stopped(f"another run works in {work}: wait for it, or give this one a folder of its own by --work") from None
+            raise Stopped(
+                f"another run works in {work}: wait for it, or give this one a folder of its own by --work"
+            ) from None
         readahead.put_back()
         guests.build()
         self.accel = guests.accelerator()
@@ -68,6 +70,8 @@ class Session:
         return {
             "load": cell.load, "zeroing": cell.zeroing, "mglru": cell.mglru, "n": cell.n, "guest_mib": cell.guest_mib,
             "quick": cell.quick, "wait_us": cell.wait_us, "title": load.title, "explains": load.explains(cell),
-            "cache_bytes": cell.cache_bytes, "program_bytes": serving.PROGRAM_BYTES, "kind": load.style, "machine": self.machine,
-            "commit": self.commit, "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "repeat": repeat,
+            "cache_bytes": cell.cache_bytes, "program_bytes": serving.PROGRAM_BYTES, "kind": load.style,
+            "machine": self.machine,
+            "commit": self.commit, "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            "repeat": repeat,
         }  # fmt: skip

@@ -1,8 +1,9 @@
 """Raw results: one JSON file that grows by one arm after the other.
 
-Owns that file, which is compressed if its name ends in .xz: as all that is kept in the repository. Invariant: it is whole at every moment
-(written beside and renamed), and the arms of a cell that are compared come from one run: taking up an interrupted cell means
-running all of it again. `python3 experiments/exclusive/store.py FILE` prints one that is compressed.
+Owns that file, which is compressed if its name ends in .xz: as all that is kept in the repository. Invariant: it is
+whole at every moment (written beside and renamed), and the arms of a cell that are compared come from one run: taking
+up an interrupted cell means running all of it again. `python3 experiments/exclusive/store.py FILE` prints one that is
+compressed.
 """
 
 import json
@@ -53,8 +54,8 @@ class Store:
         self.save()
 
     def done(self, cell, arms, present, repeat=1):
-        """Whether a cell need not be run again: complete, with all of `arms` so many times, and none recorded as absent that this
-        build has now (`present`)."""
+        """Whether a cell need not be run again: complete, with all of `arms` so many times, and none recorded as absent
+        that this build has now (`present`)."""
         known = self.data["cells"].get(cell)
         if not known or not known["complete"] or known.get("repeat", 1) < repeat:
             return False
@@ -85,7 +86,9 @@ def dumps(data):
         lines.append(f"{json.dumps(cell)}: {json.dumps(facts, sort_keys=True)[:-1]}, \"arms\": {{")
         arms = list(value["arms"].items())
         for j, (arm, record) in enumerate(arms):
-            lines.append(f"  {json.dumps(arm)}: {json.dumps(record, separators=(',', ':'))}{',' if j < len(arms) - 1 else ''}")
+            lines.append(
+                f"  {json.dumps(arm)}: {json.dumps(record, separators=(',', ':'))}{',' if j < len(arms) - 1 else ''}"
+            )
         lines.append("}}" + ("," if i < len(cells) - 1 else ""))
     return "\n".join([*lines, "}}", ""])
 

@@ -1,7 +1,8 @@
-"""The part of the report about time: operations a second, delays, processor time, and what exclusive costs where it costs time.
+"""The part of the report about time: operations a second, delays, processor time, and what exclusive costs where it
+costs time.
 
-Owns its layout and what was to be reached. Never measures. Invariant: every cell of the grid is in it, and a cell in which the exclusive arm is
-slower than it is to be is named, with what was counted of its costs.
+Owns its layout and what was to be reached. Never measures. Invariant: every cell of the grid is in it, and a cell in
+which the exclusive arm is slower than it is to be is named, with what was counted of its costs.
 """
 
 from . import cells as cell_module, derive
@@ -13,6 +14,8 @@ OURS, INCLUSIVE, LINUX = "undercroft-auto", "undercroft-off", "default-128"
 LOCAL_LEAST, SERVED_LEAST = 0.98, 1.5
 # Of those of the host page cache with Linux's read-ahead, on a disk behind a network.
 SERVED_LEAST_OF_PAGE_CACHE = 2.0
+# What else a table shows of each arm, with its spread.
+COSTS = ("p99_us", "daemon_us_per_op", "copying_us_per_op", "emulator_us_per_op")
 SERVED_LOADS, SERVED_N = ("uniform", "zipf"), 0.5
 
 
@@ -52,15 +55,31 @@ def section(cells, kind):
     """All of it; `kind` says what a cell's guest is."""
     lines = ["## Time", ""]
     lines += [
-        "**Operations a second** are the guest's, those answered by its own RAM among them; **p99** is of all its reads. **Processor time** is of "
-        "the serving processes and of the emulator (QEMU), for each of the guest's operations; **copying** is what the exclusive cache takes of the "
-        "former to copy and hash guests' pages. Under software emulation a guest needs a core for itself and most of the time goes into emulating it. "
-        "A disk with a wait is behind a network: nbdkit waits so long before every transfer, nbdfuse makes a file of the export, and the loop device of "
-        "that file, with direct I/O, is what all arms are given; caches were filled without the wait. *NBD image* reads the export itself. "
-        "[0187](../decisions/0187-bytes-and-time.md) says more.",
+        (
+            "**Operations a second** are the guest's, those answered by its own RAM among them; **p99** is of all its"
+            " reads. **Processor time** is of the serving processes and of the emulator (QEMU), for each of the guest's"
+            " operations; **copying** is what the exclusive cache takes of the former to copy and hash guests' pages."
+            " Under software emulation a guest needs a core for itself and most of the time goes into emulating it. A"
+            " disk with a wait is behind a network: nbdkit waits so long before every transfer, nbdfuse makes a file of"
+            " the export, and the loop device of that file, with direct I/O, is what all arms are given; caches were"
+            " filled without the wait. *NBD image* reads the export itself. [0187](../decisions/0187-bytes-and-time.md)"
+            " says more."
+        ),
         "",
     ]
-    head = ["guest", "N", "disk", "a read of it, us", "arm", "operations a second", "of inclusive", "p99, us", "serving, us", "of it copying, us", "emulator, us"]
+    head = [
+        "guest",
+        "N",
+        "disk",
+        "a read of it, us",
+        "arm",
+        "operations a second",
+        "of inclusive",
+        "p99, us",
+        "serving, us",
+        "of it copying, us",
+        "emulator, us",
+    ]
     titles = {}
     for cell in cells.values():
         titles.setdefault(cell["title"], []).append(cell)
@@ -73,9 +92,10 @@ def section(cells, kind):
                 latency = record.get("disk_latency_us") or cell["machine"].get("read_latency_us")
                 rows.append(
                     [
-                        kind(cell), f"{cell['n']:g}", cell_module.disk(cell), shown("{:,.0f}")(latency), record["title"],
+                        kind(cell), f"{cell['n']:g}", cell_module.disk(cell), shown("{:,.0f}")(latency),
+                        record["title"],
                         *(derive.with_spread(record, name, shown("{:,.0f}")) for name in ("ops_per_s",)), times(base),
-                        *(derive.with_spread(record, name, shown("{:,.0f}")) for name in ("p99_us", "daemon_us_per_op", "copying_us_per_op", "emulator_us_per_op")),
+                        *(derive.with_spread(record, name, shown("{:,.0f}")) for name in COSTS),
                     ]
                 )  # fmt: skip
         lines += [f"### Time: {title}", "", *table(head, rows)]
@@ -88,15 +108,29 @@ def reached(cells, kind):
     for cell in cells.values():
         for criterion, wanted, found in verdicts(cell):
             verdict = "not judged" if found is None else "reached" if found[0] >= wanted else "**not reached**"
-            rows.append([f"{cell['title']}, {kind(cell)}", f"{cell['n']:g}", cell_module.disk(cell), criterion, f"{wanted:g}x", times(found), verdict])
+            rows.append(
+                [
+                    f"{cell['title']}, {kind(cell)}",
+                    f"{cell['n']:g}",
+                    cell_module.disk(cell),
+                    criterion,
+                    f"{wanted:g}x",
+                    times(found),
+                    verdict,
+                ]
+            )
     if not rows:
         return []
-    return ["### Time: what was to be reached", "", *table(["cell", "N", "disk", "criterion", "at least", "exclusive", "verdict"], rows)]
+    return [
+        "### Time: what was to be reached",
+        "",
+        *table(["cell", "N", "disk", "criterion", "at least", "exclusive", "verdict"], rows),
+    ]
 
 
 def slower(cells):
-    """Cells of the host's own disk in which the exclusive arm does less than it is to, with (median, smallest, largest) of how many times
-    the inclusive arm's operations a second it does."""
+    """Cells of the host's own disk in which the exclusive arm does less than it is to, with (median, smallest, largest)
+    of how many times the inclusive arm's operations a second it does."""
     for cell in cells.values():
         for _, wanted, found in verdicts(cell):
             if cell.get("wait_us") is None and found is not None and found[0] < wanted:
@@ -120,9 +154,21 @@ def costs(cells, kind):
             parts.append(f"{more('emulator_us_per_op'):+.1f} us in the emulator")
         parts.append(f"saved {percent(ours['saved'])}, inclusive {percent(base['saved'])}")
         runs = "" if len(arms[OURS].get("runs", ())) > 1 else " in one run"
-        lines.append(f"- {cell['title']}, {kind(cell)}, N = {cell['n']:g}: {times(found)}{runs} of the inclusive cache's operations a second; {'; '.join(parts)}.")
+        lines.append(
+            f"- {cell['title']}, {kind(cell)}, N = {cell['n']:g}: {times(found)}{runs} of the inclusive cache's"
+            f" operations a second; {'; '.join(parts)}."
+        )
     if not any(OURS in derive.measured_arms(cell) for cell in cells.values()):
         return []
     if lines:
-        lines.insert(0, "A guest under emulation is disturbed by whatever else the machine does: a ratio of one run says little where processor time per operation does not say the same.\n")
-    return ["### Where exclusive costs time, and what", "", *(lines or ["Nowhere by more than two per cent of the inclusive cache's operations a second."]), ""]
+        lines.insert(
+            0,
+            "A guest under emulation is disturbed by whatever else the machine does: a ratio of one run says little"
+            " where processor time per operation does not say the same.\n",
+        )
+    return [
+        "### Where exclusive costs time, and what",
+        "",
+        *(lines or ["Nowhere by more than two per cent of the inclusive cache's operations a second."]),
+        "",
+    ]

@@ -1,8 +1,8 @@
 """A load of files: a kernel's source tree in an ext4 file system, read by passes of grep and tar in the guest.
 
-Owns the tree and its image: Debian's linux-source package, fetched once by `apt-get download` (nothing is installed), and as
-many of its files, in a fixed order, as are wanted. Invariant: every arm's guest counts the same as the first one's, or the
-run stops: what it read was what is in the files.
+Owns the tree and its image: Debian's linux-source package, fetched once by `apt-get download` (nothing is installed),
+and as many of its files, in a fixed order, as are wanted. Invariant: every arm's guest counts the same as the first
+one's, or the run stops: what it read was what is in the files.
 """
 
 import contextlib
@@ -66,7 +66,8 @@ class Tree:
                 with open(making, "wb") as f:
                     f.truncate(size + size // 8 + 64 * MIB)
                 mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-                # Blocks of 4 KiB as on disks of 512 MiB and more: smaller ones would lie across the blocks that a cache keeps.
+                # Blocks of 4 KiB as on disks of 512 MiB and more: smaller ones would lie across the blocks that a cache
+                # keeps.
                 options = ["-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-N", "40000"]
                 process.run([mkfs, *options, "-d", files, making], "mkfs.ext4")
                 making.rename(image)
@@ -91,7 +92,12 @@ class Tree:
                 counts.append(guest.run(command, PASS_SECONDS)[1].strip())
             after, device_after = run.take(), stat(guest)
         guest.run("umount /mnt")
-        return [self._result(cell, measured, counts, after["time"] - before["time"], device, device_after)], before, after, {}
+        return (
+            [self._result(cell, measured, counts, after["time"] - before["time"], device, device_after)],
+            before,
+            after,
+            {},
+        )
 
     def again(self, run, part, warm):
         """The same passes again."""
@@ -132,7 +138,9 @@ def unpacked(folder, say):
     if where.exists():
         return where
     found = subprocess.run(["apt-cache", "depends", "linux-source"], capture_output=True, text=True, check=False).stdout
-    package = next((line.split()[1] for line in found.splitlines() if line.strip().startswith("Depends: linux-source-")), None)
+    package = next(
+        (line.split()[1] for line in found.splitlines() if line.strip().startswith("Depends: linux-source-")), None
+    )
     if not package:
         raise Stopped("apt knows no linux-source: run 'apt-get update', then this again, or leave the load `tree` out")
     say(f"fetching {package} (140 MB; it is unpacked here, not installed)")
@@ -140,10 +148,16 @@ def unpacked(folder, say):
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     fetch = subprocess.run(
-        ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", package], cwd=work, capture_output=True, text=True, check=False
+        ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", package],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if fetch.returncode:
-        raise Stopped(f"apt-get download {package} failed: {(fetch.stderr.strip() or 'no reason given').splitlines()[-1]}")
+        raise Stopped(
+            f"apt-get download {package} failed: {(fetch.stderr.strip() or 'no reason given').splitlines()[-1]}"
+        )
     members = " ".join(f"{package}/{part}" for part in PARTS)
     script = f"dpkg-deb --fsys-tarfile *.deb | tar -xO --wildcards '*/{package}.tar.xz' | tar -xJ {members}"
     process.run(["/bin/bash", "-c", f"set -o pipefail; cd '{work}' && {script} && rm *.deb"], f"unpacking {package}")

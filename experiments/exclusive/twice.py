@@ -1,8 +1,8 @@
 """Pages held twice: blocks that the host's cache holds while the guest holds them, too.
 
-Owns reading other processes' memory and the page cache, for all arms in the same way and without asking the programs measured.
-Never makes a page resident: what is not there is not read. Invariant: a block counts once however often it is there, and pages
-of zeroes do not count, for nobody keeps them as data.
+Owns reading other processes' memory and the page cache, for all arms in the same way and without asking the programs
+measured. Never makes a page resident: what is not there is not read. Invariant: a block counts once however often it is
+there, and pages of zeroes do not count, for nobody keeps them as data.
 """
 
 import hashlib
@@ -20,11 +20,14 @@ ZERO = bytes(PAGE)
 
 
 def mappings(text):
-    """Writable mappings of a process that may hold data, but for code: (begin, end, (device, inode)) of /proc/PID/maps."""
+    """Writable mappings of a process that may hold data, but for code: (begin, end, (device, inode)) of
+    /proc/PID/maps."""
     for line in text.splitlines():
         where, access, _, device, inode, *name = line.split(None, 5)
         begin, end = (int(part, 16) for part in where.split("-"))
-        if access.startswith("rw-") and not (name and name[0].startswith(("[stack", "[vvar", "[vdso", "/dev/vhost", "anon_inode"))):
+        if access.startswith("rw-") and not (
+            name and name[0].startswith(("[stack", "[vvar", "[vdso", "/dev/vhost", "anon_inode"))
+        ):
             yield begin, end, (device, int(inode))
 
 
@@ -51,10 +54,12 @@ def contents(data, into):
 
 
 def of_process(pid, apart=(), least=0):
-    """Contents of the resident pages of a process's memory, of mappings with at least `least` bytes; those of the files in `apart`
-    are left out. Returns them, and the files that were mapped."""
+    """Contents of the resident pages of a process's memory, of mappings with at least `least` bytes; those of the files
+    in `apart` are left out. Returns them, and the files that were mapped."""
     found, files = set(), set()
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, open(
+        f"/proc/{pid}/pagemap", "rb", buffering=0
+    ) as pagemap:
         for begin, end, file in mappings(Path(f"/proc/{pid}/maps").read_text()):
             if end - begin < least or (file[1] and file in apart):
                 continue
@@ -65,7 +70,9 @@ def of_process(pid, apart=(), least=0):
                 for first, pages in runs(struct.unpack(f"{len(words) // 8}Q", words), at):
                     for piece in range(first, first + pages, PIECE):
                         try:
-                            contents(os.pread(memory.fileno(), PAGE * min(PIECE, first + pages - piece), PAGE * piece), found)
+                            contents(
+                                os.pread(memory.fileno(), PAGE * min(PIECE, first + pages - piece), PAGE * piece), found
+                            )
                         except OSError:
                             continue  # unmapped meanwhile, or not to be read
     return found, files
@@ -84,9 +91,9 @@ def of_page_cache(path):
 
 
 def held_twice(guests, ram_bytes, servers, files):
-    """Different blocks in the host's cache, and of those the ones that some guest's memory holds, too: {"cached", "twice"} in
-    pages. A guest's RAM is what is mapped in pieces of at least `ram_bytes`. `files` are those whose page cache is the cache; without, the memory of the `servers` is, with the little that programs
-    keep for themselves."""
+    """Different blocks in the host's cache, and of those the ones that some guest's memory holds, too: {"cached",
+    "twice"} in pages. A guest's RAM is what is mapped in pieces of at least `ram_bytes`. `files` are those whose page
+    cache is the cache; without, the memory of the `servers` is, with the little that programs keep for themselves."""
     in_guests, ram = set(), set()
     for pid in guests:
         found, mapped = of_process(pid, least=ram_bytes)

@@ -130,12 +130,14 @@ class Group:
     def clean_cache_bytes(self):
         """Page cache charged to the group now of which the disk has what is in it."""
         stat = _table(self.memory / "memory.stat")
-        dirty = stat["file_dirty"] + stat["file_writeback"] if self.v2 else stat["total_dirty"] + stat["total_writeback"]
+        dirty = (
+            stat["file_dirty"] + stat["file_writeback"] if self.v2 else stat["total_dirty"] + stat["total_writeback"]
+        )
         return max(0, self.page_cache_bytes() - dirty)
 
     def drop_page_cache(self):
-        """Takes from the group all memory that can be had without swapping: clean pages of files, and names of files. Whatever is
-        in use or not yet written stays."""
+        """Takes from the group all memory that can be had without swapping: clean pages of files, and names of files.
+        Whatever is in use or not yet written stays."""
         try:
             if self.v2:
                 (self.memory / "memory.reclaim").write_text(str(self.memory_bytes()))
@@ -144,7 +146,9 @@ class Group:
         except OSError as e:
             # v2 says so when less was there than was asked for.
             if e.errno not in (errno.EAGAIN, errno.EBUSY, errno.EINTR):
-                raise Unavailable(f"the kernel takes no page cache from a control group on request (Linux 5.19 or later does): {e}") from e
+                raise Unavailable(
+                    f"the kernel takes no page cache from a control group on request (Linux 5.19 or later does): {e}"
+                ) from e
 
     def killed(self):
         """Processes of the group that the kernel killed because its limit left no room."""

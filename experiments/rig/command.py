@@ -1,4 +1,5 @@
-"""What every program here that needs root and can be stopped at any moment does: asks sudo, ends in order, gives files back.
+"""What every program here that needs root and can be stopped at any moment does: asks sudo, ends in order, gives files
+back.
 
 Owns signal handlers. Invariant: whatever ends the program, what it started ends first.
 """

@@ -1,7 +1,8 @@
 """Guests on one way of serving their disks: the one way in which the demo and the laboratory start an arm.
 
-Owns the order in which things start, and the moment at which all guests begin what is measured. Never knows what is counted:
-it is given a function that takes the counters. Invariant: guests whose work has failed do not keep the others waiting.
+Owns the order in which things start, and the moment at which all guests begin what is measured. Never knows what is
+counted: it is given a function that takes the counters. Invariant: guests whose work has failed do not keep the others
+waiting.
 """
 
 import concurrent.futures
@@ -25,7 +26,9 @@ class Fleet:
         stack.enter_context(self.way)
         self.way.start(disks)
         each = self.way.disks_each
-        self.screen.status("guests", f"{self.way.title:16} booting {len(disks) // each} of {self.ram_mib} MiB ({self.accel})")
+        self.screen.status(
+            "guests", f"{self.way.title:16} booting {len(disks) // each} of {self.ram_mib} MiB ({self.accel})"
+        )
         for i in range(len(disks) // each):
             arguments = [argument for disk in range(i * each, (i + 1) * each) for argument in self.way.disk_args(disk)]
             guest = guests.Guest(
@@ -38,8 +41,9 @@ class Fleet:
         self.way.guests_ready(self.guests)
 
     def together(self, what, commands, take, begins=lambda: None):
-        """Runs the workload program in several guests at once, `commands` being (guest, command). Returns their results, and what
-        `take` counted before and after the measured part, which they begin together: after `begins`."""
+        """Runs the workload program in several guests at once, `commands` being (guest, command). Returns their
+        results, and what `take` counted before and after the measured part, which they begin together: after
+        `begins`."""
         barrier = threading.Barrier(len(commands) + 1)
 
         def drive(guest, command):

@@ -54,9 +54,9 @@ def accelerator():
 
 class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
-    folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. With `reboots` a reboot, or a panic, does not
-    end QEMU. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
-    any more, for which a guest would wait for ever."""
+    folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. With `reboots` a
+    reboot, or a panic, does not end QEMU. `check` is called every second while the guest is waited for: it raises
+    `Stopped` if nobody serves the disk any more, for which a guest would wait for ever."""
 
     def __init__(
         self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
@@ -78,7 +78,8 @@ class Guest:
             "-nodefaults", "-no-user-config", "-display", "none", *([] if reboots else ["-no-reboot"]),
             "-serial", f"file:{self.console}", "-serial", "stdio",
             "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,
-            # Under emulation on a busy host the kernel's check that the timer ticks can fail, which it takes for a broken board.
+            # Under emulation on a busy host the kernel's check that the timer ticks can fail, which it takes for a
+            # broken board.
             "-append", f"console=ttyS0 quiet panic=-1 no_timer_check {append}".rstrip(),
             *disk,
         ]  # fmt: skip
@@ -106,7 +107,9 @@ class Guest:
             except queue.Empty:
                 self.check()
                 if left <= 0:
-                    raise Stopped(f"{self.name}: {what} took too long; its console: {process.tail(self.console)}") from None
+                    raise Stopped(
+                        f"{self.name}: {what} took too long; its console: {process.tail(self.console)}"
+                    ) from None
         if line is None:
             self.lines.put(None)
             self.check()
@@ -185,7 +188,8 @@ class Guest:
             raise Stopped(f"{self.name}: did not power off; its console: {process.tail(self.console)}") from None
 
     def reboot(self):
-        """Resets the guest, as its own kernel asks for it, and waits until it has booted again; it was made with `reboots`."""
+        """Resets the guest, as its own kernel asks for it, and waits until it has booted again; it was made with
+        `reboots`."""
         self.kernel = None
         self.send("exec reboot -f")
         self.wait_ready()

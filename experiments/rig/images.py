@@ -2,8 +2,8 @@
 
 Owns build/demo/images. The base (qcow2, ext4) holds a file that all clones share, as clones share an operating system.
 Each clone (qcow2 over the base) holds a file of its own, written once by a real guest running on it. Every 4 KiB block
-of both says what it is (experiments/guest/workload.c), so every read in every run is checked. A run works on copies: each way
-of serving starts from the same bytes.
+of both says what it is (experiments/guest/workload.c), so every read in every run is checked. A run works on copies:
+each way of serving starts from the same bytes.
 """
 
 import concurrent.futures
@@ -43,7 +43,9 @@ class Images:
 
     def _key(self):
         """What the masters were made from."""
-        sources = (guests.ROOT / "experiments/guest/workload.c").read_bytes() + (guests.ROOT / "experiments/rig/images.py").read_bytes()
+        sources = (guests.ROOT / "experiments/guest/workload.c").read_bytes() + (
+            guests.ROOT / "experiments/rig/images.py"
+        ).read_bytes()
         return json.dumps([self.count, self.file_bytes, hashlib.sha256(sources).hexdigest()])
 
     def prepare(self, accel, say):
@@ -63,7 +65,10 @@ class Images:
         with open(raw, "wb") as f:
             f.truncate(2 * self.file_bytes + (128 << 20))
         mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-        process.run([mkfs, "-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-d", files, raw], "mkfs.ext4")
+        process.run(
+            [mkfs, "-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-d", files, raw],
+            "mkfs.ext4",
+        )
         process.run(["qemu-img", "convert", "-O", "qcow2", raw, self.base], "qemu-img convert")
         say(f"making {self.count} clones: each guest writes {mib} MiB of its own into its clone")
         for index in range(self.count):
@@ -114,4 +119,6 @@ def drop_cached(path):
         os.close(fd)
     cached = int(process.run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], "fincore").strip() or 0)
     if cached > 1 << 20:
-        raise process.Stopped(f"{path.name}: {cached >> 20} MiB of it stay in the page cache; is another program using it?")
+        raise process.Stopped(
+            f"{path.name}: {cached >> 20} MiB of it stay in the page cache; is another program using it?"
+        )

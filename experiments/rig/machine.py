@@ -1,7 +1,7 @@
 """The machine that something was measured on, as far as it decides the figures.
 
-Owns reading it. Never changes a setting. Invariant: what cannot be told is None, never a guess; the disk's latency is measured on
-the file system that the images of the run are on.
+Owns reading it. Never changes a setting. Invariant: what cannot be told is None, never a guess; the disk's latency is
+measured on the file system that the images of the run are on.
 """
 
 import contextlib
@@ -54,7 +54,8 @@ def machine_type():
 
 
 def read_latency_us(folder):
-    """Median of single 4 KiB reads with O_DIRECT from a file of its own, in microseconds; None where O_DIRECT does not work."""
+    """Median of single 4 KiB reads with O_DIRECT from a file of its own, in microseconds; None where O_DIRECT does not
+    work."""
     path = Path(folder) / "latency.raw"
     try:
         if not path.exists() or path.stat().st_size != LATENCY_FILE_BYTES:
@@ -92,10 +93,14 @@ def commit(root):
     """The commit of the tree, with a `+` if it was changed; None outside of a repository."""
 
     def git(*words):
-        return subprocess.run(["git", "-c", "safe.directory=*", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-c", "safe.directory=*", *words], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--porcelain", "--", "crates", "experiments", "Cargo.lock") else "")
+        return git("rev-parse", "--short=10", "HEAD") + (
+            "+" if git("status", "--porcelain", "--", "crates", "experiments", "Cargo.lock") else ""
+        )
     return None
 
 
@@ -133,7 +138,11 @@ def words(machine):
         latency = machine["read_latency_us"]
         parts += [
             f"control groups v{machine['cgroup']}",
-            f"read-ahead {machine['read_ahead_kb']} KiB" if machine["read_ahead_kb"] is not None else "read-ahead unknown",
+            (
+                f"read-ahead {machine['read_ahead_kb']} KiB"
+                if machine["read_ahead_kb"] is not None
+                else "read-ahead unknown"
+            ),
             f"a 4 KiB read of the disk {latency} us" if latency is not None else "latency of the disk unknown",
             f"governor {machine['governor'] or 'none'}",
             f"huge pages {machine['thp'] or 'unknown'}",

@@ -1,10 +1,10 @@
-"""Disks that are served over NBD, as file systems of this machine: nbdfuse makes a file of an export, loop a block device of the
-file, and that is mounted.
+"""Disks that are served over NBD, as file systems of this machine: nbdfuse makes a file of an export, loop a block
+device of the file, and that is mounted.
 
-Owns nbdfuse, the loop devices and the mounts. Needs root. Invariant: only the file system's own page cache lies above an export (the
-loop device does direct I/O, or nothing is mounted), and an error or
-a signal leaves nothing behind. After kill -9 with unwritten data, the loop device may wait for nbdfuse for ever: mount fusectl and write 1 to
-the connection's `abort`. Mounts are made in a namespace of this process's own.
+Owns nbdfuse, the loop devices and the mounts. Needs root. Invariant: only the file system's own page cache lies above
+an export (the loop device does direct I/O, or nothing is mounted), and an error or a signal leaves nothing behind.
+After kill -9 with unwritten data, the loop device may wait for nbdfuse for ever: mount fusectl and write 1 to the
+connection's `abort`. Mounts are made in a namespace of this process's own.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ READ_AHEAD_SECTORS = 256
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 # Program: the package that has it.
 PROGRAMS = {
-    "nbdfuse": "libnbd-bin", "losetup": "mount", "blockdev": "util-linux", "mount": "mount", "umount": "mount", "mkfs.ext4": "e2fsprogs",
+    "nbdfuse": "libnbd-bin", "losetup": "mount", "blockdev": "util-linux", "mount": "mount", "umount": "mount",
+    "mkfs.ext4": "e2fsprogs",
 }  # fmt: skip
 _private = False
 
@@ -50,7 +51,8 @@ def lacks(packages=()):
 
 
 def private():
-    """Gives this process mounts of its own: nobody else sees what is mounted from now on, and it ends with the last process here."""
+    """Gives this process mounts of its own: nobody else sees what is mounted from now on, and it ends with the last
+    process here."""
     global _private
     if _private:
         return
@@ -122,7 +124,18 @@ class FileSystem:
             if process.run([program("losetup"), "--noheadings", "--output", "DIO", device], "losetup").strip() != "1":
                 raise Stopped(f"{device} cannot do direct I/O on {self.file}: its pages would be cached twice")
             process.run([program("blockdev"), "--setra", READ_AHEAD_SECTORS, device], "blockdev --setra")
-            process.run([program("mount"), "-t", "ext4", "-o", f"noatime,{'ro' if self.read_only else 'rw'}", device, self.where], f"mounting {device}")
+            process.run(
+                [
+                    program("mount"),
+                    "-t",
+                    "ext4",
+                    "-o",
+                    f"noatime,{'ro' if self.read_only else 'rw'}",
+                    device,
+                    self.where,
+                ],
+                f"mounting {device}",
+            )
         except BaseException:
             _unmount(self.where)
             raise

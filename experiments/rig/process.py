@@ -44,10 +44,12 @@ def end(process, seconds=10):
 
 
 def run(argv, what, seconds=None):
-    """Runs `argv` to its end and returns its output; on failure says that `what` failed, and what it printed last. It fails if it
-    takes more than `seconds`."""
+    """Runs `argv` to its end and returns its output; on failure says that `what` failed, and what it printed last. It
+    fails if it takes more than `seconds`."""
     try:
-        done = subprocess.run([str(a) for a in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(
+            [str(a) for a in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+        )
     except subprocess.TimeoutExpired:
         raise Stopped(f"{what} did not end within {seconds} s") from None
     if done.returncode:

@@ -1,8 +1,9 @@
 """How much the kernel reads ahead of one file, without changing it for other files.
 
-Owns the record of what was set. The kernel takes a file's read-ahead from the file's disk when the file is opened, and keeps it for as long as the
-file is open. So the disk's setting (`/sys/class/bdi/*/read_ahead_kb`) is changed only while a server opens an image, for less than a second.
-Invariant: the setting is put back, after an error or a signal at once, and after kill -9 by the next program here that starts.
+Owns the record of what was set. The kernel takes a file's read-ahead from the file's disk when the file is opened, and
+keeps it for as long as the file is open. So the disk's setting (`/sys/class/bdi/*/read_ahead_kb`) is changed only while
+a server opens an image, for less than a second. Invariant: the setting is put back, after an error or a signal at once,
+and after kill -9 by the next program here that starts.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ class Unsettable(Exception):
 
 
 def resident(fd):
-    """For each page of an open file or block device, whether the page cache holds it (bytes; only the lowest bit counts)."""
+    """For each page of an open file or block device, whether the page cache holds it (bytes; only the lowest bit
+    counts)."""
     size = os.lseek(fd, 0, os.SEEK_END)
     if not size:
         return b""
@@ -98,7 +100,8 @@ def put(path, value):
 
 @contextlib.contextmanager
 def opened_with(path, value):
-    """While this lasts, files on the disk of `path` are opened with a read-ahead of `value` KiB; None leaves the disk as it is."""
+    """While this lasts, files on the disk of `path` are opened with a read-ahead of `value` KiB; None leaves the disk
+    as it is."""
     if value is None:
         yield
         return
@@ -120,8 +123,8 @@ def opened_with(path, value):
 
 
 def seen(path):
-    """How far ahead the kernel reads in `path` as it is opened now, in KiB: measured. None of the file may be in the page cache; none
-    is afterwards. None for a file that is too small to tell."""
+    """How far ahead the kernel reads in `path` as it is opened now, in KiB: measured. None of the file may be in the
+    page cache; none is afterwards. None for a file that is too small to tell."""
     fd = os.open(path, os.O_RDONLY)
     try:
         if os.lseek(fd, 0, os.SEEK_END) < 4 * PROBE_PAGES * PAGE:

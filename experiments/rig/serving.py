@@ -16,9 +16,10 @@ from . import cgroup, process
 from .guest import ROOT
 
 MIB = 1 << 20
-# For programs, the same for all ways of serving: a control group has the size of the cache and this. qemu-storage-daemon takes about 3 MiB
-# (the host page cache has the rest), Undercroft 7: code, stacks, rings, tables of qcow2. A 64th of the group has to stay
-# free, or its store gives memory back; and the store holds everything else, I/O under way among it (decision 0180).
+# For programs, the same for all ways of serving: a control group has the size of the cache and this.
+# qemu-storage-daemon takes about 3 MiB (the host page cache has the rest), Undercroft 7: code, stacks, rings, tables of
+# qcow2. A 64th of the group has to stay free, or its store gives memory back; and the store holds everything else, I/O
+# under way among it (decision 0180).
 PROGRAM_BYTES = 10 * MIB
 
 
@@ -83,8 +84,14 @@ class Serving:
         for served, log in self.started:
             if served.poll() is not None:
                 full = self.group and self.group.killed()
-                why = f" (the kernel killed it: the {self.group.limit_bytes >> 20} MiB of its control group are full)" if full else ""
-                raise process.Stopped(f"{log.stem} ended with {served.returncode}{why}: {process.tail(log)} (all of it: {log})")
+                why = (
+                    f" (the kernel killed it: the {self.group.limit_bytes >> 20} MiB of its control group are full)"
+                    if full
+                    else ""
+                )
+                raise process.Stopped(
+                    f"{log.stem} ended with {served.returncode}{why}: {process.tail(log)} (all of it: {log})"
+                )
 
     def memory_used(self):
         """Bytes of host memory that serving the disks takes now, page cache included, guests' RAM not."""
@@ -202,7 +209,8 @@ class Undercroft(Serving):
     binary = ROOT / "target" / "release" / "undercroft"
 
     def __init__(
-        self, memory_bytes, logs, image_format="qcow2", limited=True, disk_options="", reconnect=False, store_bytes=None,
+        self, memory_bytes, logs, image_format="qcow2", limited=True, disk_options="", reconnect=False,
+        store_bytes=None,
         daemon_options="",
     ):  # fmt: skip
         super().__init__(memory_bytes, logs, image_format)
@@ -219,13 +227,17 @@ class Undercroft(Serving):
         self.disks = disks
         self.config = self.run_dir / "demo.toml"
         self.control = self.run_dir / "control.sock"
-        lines = [f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir = "{self.run_dir}"\n{self.daemon_options}']
+        lines = [
+            f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir ='
+            f' "{self.run_dir}"\n{self.daemon_options}'
+        ]
         for i, disk in enumerate(disks):
             vm, name = self.names(i)
             if name == "root":
                 lines.append(f'[[vm]]\nname = "{vm}"\n{self.vm_options(i // self.disks_each)}')
             lines.append(
-                f'[[vm.disk]]\nname = "{name}"\nimage = "{disk}"\n{self.format_option()}{self.port_options(i)}{self.disk_options}'
+                f'[[vm.disk]]\nname = "{name}"\nimage ='
+                f' "{disk}"\n{self.format_option()}{self.port_options(i)}{self.disk_options}'
             )
         self.config.write_text("\n".join(lines))
         self.serve()

@@ -1,10 +1,12 @@
-"""A disk as most hosts have it, behind a network: an image that nbdkit serves and that waits before every transfer, as a block device.
+"""A disk as most hosts have it, behind a network: an image that nbdkit serves and that waits before every transfer, as
+a block device.
 
-Owns nbdkit, nbdfuse and the loop device: nbdkit reads the image and waits (experiments/guest/slowdisk.c), nbdfuse makes a file of the export,
-and the loop device does direct I/O on that file. So all ways of serving are given the same block device, the host page cache lies
-above it as above any disk, and who speaks NBD can be given the export itself (`uri`). The wait may be changed at any time. nbdkit's own
-page cache stands for the memory of the storage, and its processor time for the storage's: neither is counted for the host.
-Invariant: needs root; whatever ends this, nothing of it is left.
+Owns nbdkit, nbdfuse and the loop device: nbdkit reads the image and waits (experiments/guest/slowdisk.c), nbdfuse makes
+a file of the export, and the loop device does direct I/O on that file. So all ways of serving are given the same block
+device, the host page cache lies above it as above any disk, and who speaks NBD can be given the export itself (`uri`).
+The wait may be changed at any time. nbdkit's own page cache stands for the memory of the storage, and its processor
+time for the storage's: neither is counted for the host. Invariant: needs root; whatever ends this, nothing of it is
+left.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ def lacks():
 
 
 class SlowDisk:
-    """One image as such a disk: a context manager. `device` is its path, `uri` its export, `read_ahead_kb` the device's read-ahead."""
+    """One image as such a disk: a context manager. `device` is its path, `uri` its export, `read_ahead_kb` the device's
+    read-ahead."""
 
     def __init__(self, image, folder, logs, read_ahead_kb=None):
         self.image, self.folder, self.logs = Path(image).resolve(), Path(folder).resolve(), Path(logs)
@@ -62,17 +65,30 @@ class SlowDisk:
             log = self.logs / "nbdkit.log"
             environment = dict(os.environ) | {"LD_PRELOAD": str(BUILT / "slowdisk.so"), "SLOWDISK_FILE": str(self.page)}
             server = process.start(
-                [mounted.program("nbdkit"), "--foreground", "--unix", self.socket, "file", self.image], log, env=environment
+                [mounted.program("nbdkit"), "--foreground", "--unix", self.socket, "file", self.image],
+                log,
+                env=environment,
             )
             self.stack.callback(process.end, server)
             process.wait_for_sockets([self.socket], server, log)
-            export = self.stack.enter_context(mounted.Export(self.uri, self.folder / "export", self.logs / "nbdfuse.log"))
+            export = self.stack.enter_context(
+                mounted.Export(self.uri, self.folder / "export", self.logs / "nbdfuse.log")
+            )
             self.pids = [server.pid, export.process.pid]
             # With mounts of our own, others do not see the file; so this process makes the loop device of it.
-            self.device = Path(process.run([mounted.program("losetup"), "--find", "--show", "--direct-io=on", export.path], "losetup").strip())
+            self.device = Path(
+                process.run(
+                    [mounted.program("losetup"), "--find", "--show", "--direct-io=on", export.path], "losetup"
+                ).strip()
+            )
             self.stack.callback(self._detach)
             self.made.write_text(f"{self.device.name} {short}")
-            if process.run([mounted.program("losetup"), "--noheadings", "--output", "DIO", self.device], "losetup").strip() != "1":
+            if (
+                process.run(
+                    [mounted.program("losetup"), "--noheadings", "--output", "DIO", self.device], "losetup"
+                ).strip()
+                != "1"
+            ):
                 raise Stopped(f"{self.device} cannot do direct I/O on {export.path}: its pages would be cached twice")
             if self.read_ahead_kb is not None:
                 readahead.put(self.device, self.read_ahead_kb)
@@ -97,7 +113,13 @@ class SlowDisk:
             name, short = self.made.read_text().split(" ", 1)
             shutil.rmtree(short, ignore_errors=True)
             # Somebody else may have that number by now.
-            if Path("/sys/block", name, "loop/backing_file").read_text().removesuffix(" (deleted)\n").rstrip().endswith("/disk"):
+            if (
+                Path("/sys/block", name, "loop/backing_file")
+                .read_text()
+                .removesuffix(" (deleted)\n")
+                .rstrip()
+                .endswith("/disk")
+            ):
                 self.device = Path("/dev") / name
                 self._detach()
         self.made.unlink(missing_ok=True)

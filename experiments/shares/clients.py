@@ -1,7 +1,7 @@
 """The driver's clients: loads on disks, one after the other or side by side.
 
-Owns the clients' processes. Invariant: what a client printed is checked for errors before a figure is taken from it, and no
-client outlives `Clients`.
+Owns the clients' processes. Invariant: what a client printed is checked for errors before a figure is taken from it,
+and no client outlives `Clients`.
 """
 
 import json
@@ -54,7 +54,8 @@ class Clients:
         """Starts a client of `load` for so many operations or seconds."""
         offset, length = load.place(operations, done) if operations else (load.offset, load.length)
         argv = [
-            self.driver, "run", self.served.target(load.disk), "--pattern", load.pattern, "--depth", load.depth, "--offset", offset,
+            self.driver, "run", self.served.target(load.disk), "--pattern", load.pattern, "--depth", load.depth,
+            "--offset", offset,
             "--length", length, "--seed", seed, "--theta", load.theta,
         ]  # fmt: skip
         argv += ["--ops", operations] if operations else ["--seconds", seconds]
@@ -67,7 +68,9 @@ class Clients:
         out = client.communicate()[0]
         self.running.remove(client)
         if client.returncode:
-            raise Stopped(f"undercroft-driver ended with {client.returncode}: {process.tail(self.log)} (its log: {self.log})")
+            raise Stopped(
+                f"undercroft-driver ended with {client.returncode}: {process.tail(self.log)} (its log: {self.log})"
+            )
         result = json.loads(out)
         if result["errors"] or result["fault"]:
             raise Stopped(f"undercroft-driver met errors: {result['errors'] or result['fault']}")

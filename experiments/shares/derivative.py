@@ -1,8 +1,8 @@
 """Derivative clouds: two VMs with two and three containers, weights at both levels, changed while all are busy.
 
-Owns that experiment (Derivative clouds, section 2.1: 33:67 between the VMs, 25:75 below; what the paper puts on an SSD is in RAM here, so
-that both VMs divide one store). Invariant: shares are compared with the weights themselves, not with what the daemon says a node
-is entitled to.
+Owns that experiment (Derivative clouds, section 2.1: 33:67 between the VMs, 25:75 below; what the paper puts on an SSD
+is in RAM here, so that both VMs divide one store). Invariant: shares are compared with the weights themselves, not with
+what the daemon says a node is entitled to.
 """
 
 import time
@@ -34,8 +34,9 @@ class Derivative(Experiment):
 
     def explains(self):
         return (
-            f"a store of {self.store_mib} MiB, VMs 33:67, containers 25:75 and 25:25:50, a disk of {self.disk_mib} MiB each; loads are uniform over a "
-            f"whole disk at depth 4, so that all of them contend once each has read its disk through; a sample every {EVERY_S} s"
+            f"a store of {self.store_mib} MiB, VMs 33:67, containers 25:75 and 25:25:50, a disk of {self.disk_mib} MiB"
+            " each; loads are uniform over a whole disk at depth 4, so that all of them contend once each has read its"
+            f" disk through; a sample every {EVERY_S} s"
         )
 
     def numbers(self):
@@ -46,7 +47,9 @@ class Derivative(Experiment):
             Vm(vm, [Disk(c, self.lab.image(f"{vm}-{c}", self.disk_mib), container=c) for c in tree], WEIGHTS[vm], tree)
             for vm, tree in TREE.items()
         ]
-        with self.lab.serve(self.store_mib, vms, controller=arm, workers=2) as served, self.lab.clients(served) as clients:
+        with self.lab.serve(self.store_mib, vms, controller=arm, workers=2) as served, self.lab.clients(
+            served
+        ) as clients:
             line = TimeLine(self, served)
             loads = {}
 
@@ -102,16 +105,21 @@ class TimeLine:
         time.sleep(EVERY_S - at % EVERY_S)
         nodes = self.served.nodes()
         store = self.experiment.store_mib * MIB
-        parts = {name: node["share_bytes"] / store for name, node in nodes.items() if node["level"] in ("vm", "container")}
+        parts = {
+            name: node["share_bytes"] / store for name, node in nodes.items() if node["level"] in ("vm", "container")
+        }
         cached = {name: disk["cache"]["cached_bytes"] for name, disk in self.served.disks().items()}
         now = {"at": round(time.monotonic() - self.began, 2), "parts": parts, "cached": cached}
         self.samples.append(now)
-        self.experiment.lab.screen.status(doing, ", ".join(f"{name} {100 * part:.1f} %" for name, part in parts.items()))
+        self.experiment.lab.screen.status(
+            doing, ", ".join(f"{name} {100 * part:.1f} %" for name, part in parts.items())
+        )
         return now
 
     def warmed(self):
-        """Waits until every load has read as much as its disk holds. Before that most misses are first reads, which no share saves,
-        and a disk whose misses no share saves has no demand yet: what it does not demand is lent, by weight or not."""
+        """Waits until every load has read as much as its disk holds. Before that most misses are first reads, which no
+        share saves, and a disk whose misses no share saves has no demand yet: what it does not demand is lent, by
+        weight or not."""
         blocks, end = self.experiment.disk_mib * MIB // BLOCK, time.monotonic() + WARM_SECONDS
         while time.monotonic() < end:
             self.sample("warming up")
@@ -144,7 +152,7 @@ class TimeLine:
         self.steps.append(
             {
                 "title": title, "began": began, "ended": self.samples[-1]["at"], "wanted": parts, "measured": measured,
-                "worst": {name: max((s["parts"][name] / part - 1 for s in held), key=abs) for name, part in parts.items()},
+                "worst": {n: max((s["parts"][n] / part - 1 for s in held), key=abs) for n, part in parts.items()},
                 "settled_seconds": None if settled is None else settled - began,
             } | facts
         )  # fmt: skip

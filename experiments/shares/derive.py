@@ -1,7 +1,7 @@
 """Figures, from raw results.
 
-Owns the arithmetic. Never measures. Invariant: arms are compared within one repetition, and the median of that over all repetitions
-is what is shown; None where there is nothing to compare.
+Owns the arithmetic. Never measures. Invariant: arms are compared within one repetition, and the median of that over all
+repetitions is what is shown; None where there is nothing to compare.
 """
 
 from statistics import median
@@ -96,7 +96,13 @@ def of_server(run, server=None, busy=None):
     misses, us = (sum(s[key] for s in picked) for key in ("misses", "us"))
     hit_ratio = ratio(hits, hits + misses)
     computed = None if hit_ratio is None else MISS_US + (HIT_US - MISS_US) * hit_ratio
-    return {"reads": reads, "misses": misses, "hit_ratio": hit_ratio, "mean_us": ratio(us, reads), "computed_us": computed}
+    return {
+        "reads": reads,
+        "misses": misses,
+        "hit_ratio": hit_ratio,
+        "mean_us": ratio(us, reads),
+        "computed_us": computed,
+    }
 
 
 def server_figure(cell, arm, key, server=None):
@@ -120,8 +126,8 @@ BEGUN_SECONDS = 5
 
 
 def seconds_without_room(run, server):
-    """(seconds in which less than 1 MiB of a server's blocks was cached, its mean share then), from when it had time to read that
-    much; None where it has no disk of its own."""
+    """(seconds in which less than 1 MiB of a server's blocks was cached, its mean share then), from when it had time to
+    read that much; None where it has no disk of its own."""
     shown = [second["disks"].get(f"{server}:root") for second in run["seconds"] if second["at"] > BEGUN_SECONDS]
     if None in shown:
         return None

@@ -1,7 +1,7 @@
 """What all experiments have in common.
 
-Owns the form: an experiment has arms, which are run one after the other, again and again; each run of an arm is plain JSON data.
-Never draws or judges.
+Owns the form: an experiment has arms, which are run one after the other, again and again; each run of an arm is plain
+JSON data. Never draws or judges.
 """
 
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ class Lacking(Absent):
 
 
 class Experiment:
-    """One experiment. `arms` maps keys to titles; `repeated` is how often the arms are run, of what was asked for: 0 where none are
-    compared, so that one run is enough."""
+    """One experiment. `arms` maps keys to titles; `repeated` is how often the arms are run, of what was asked for: 0
+    where none are compared, so that one run is enough."""
 
     id = title = ""
     repeated = 1.0

@@ -1,7 +1,8 @@
 """The per-file experiments: a kernel's compilation, on file systems whose disks are served.
 
-Owns that load (Page cache management, section 5.7, "kerncompile", table 5.5) and the processes of the build. Invariant: an arm starts from
-the same bytes as the others, nothing of its files in a page cache, and whatever ends it, builds, mounts and groups of it end too.
+Owns that load (Page cache management, section 5.7, "kerncompile", table 5.5) and the processes of the build. Invariant:
+an arm starts from the same bytes as the others, nothing of its files in a page cache, and whatever ends it, builds,
+mounts and groups of it end too.
 """
 
 import contextlib
@@ -24,7 +25,8 @@ from .sources import OUTPUT_MIB, SOURCE_MIB, Sources
 # The build's page cache is looked at so often, and a sample taken at every fifth look.
 EVERY_S = 0.1
 LOOKS = 5
-# It is emptied when it holds more than this. By size, not by time: on a busy machine a build must not look as if it read more.
+# It is emptied when it holds more than this. By size, not by time: on a busy machine a build must not look as if it
+# read more.
 PAGE_CACHE_MIB = 12
 GROUP_MIB = 384
 JOBS = 3
@@ -54,12 +56,16 @@ class Kernel(Experiment):
 
     def explains(self):
         what = " ".join(self.measured)
-        warm = f"after `make {' '.join(self.warm)}` to warm up, then mounted anew" if self.warm else "nothing to warm up"
+        warm = (
+            f"after `make {' '.join(self.warm)}` to warm up, then mounted anew" if self.warm else "nothing to warm up"
+        )
         return (
-            f"a store of {self.store_mib} MiB; `make -j{JOBS} {what}` of Linux's source in tinyconfig, `make prepare` done, {warm}; ext4 file systems of "
-            f"source (read only, {SOURCE_MIB} MiB) and output ({OUTPUT_MIB} MiB, empty but for that) on two disks of one VM, or on two parts of one disk, "
-            f"over NBD, nbdfuse and a loop device with direct I/O; the build's memory is a control group of {GROUP_MIB} MiB, out of which all clean "
-            f"page cache is taken whenever it is more than {PAGE_CACHE_MIB} MiB, as there is one cache in the thesis, not two above each other"
+            f"a store of {self.store_mib} MiB; `make -j{JOBS} {what}` of Linux's source in tinyconfig, `make prepare`"
+            f" done, {warm}; ext4 file systems of source (read only, {SOURCE_MIB} MiB) and output ({OUTPUT_MIB} MiB,"
+            " empty but for that) on two disks of one VM, or on two parts of one disk, over NBD, nbdfuse and a loop"
+            f" device with direct I/O; the build's memory is a control group of {GROUP_MIB} MiB, out of which all clean"
+            f" page cache is taken whenever it is more than {PAGE_CACHE_MIB} MiB, as there is one cache in the thesis,"
+            " not two above each other"
         )
 
     def numbers(self):
@@ -88,11 +94,14 @@ class Kernel(Experiment):
             vms = [Vm("build", [Disk("source", self.sources.source_image), Disk("output", self.sources.working)])]
         with contextlib.ExitStack() as stack:
             group = stack.enter_context(cgroup.Group("kernel", GROUP_MIB * MIB))
-            served = stack.enter_context(self.lab.serve(round(part * self.store_mib), vms, controller=controller, policy=policy))
-            exports = {
-                disk.name: stack.enter_context(mounted.Export(served.target(f"{vms[0].name}:{disk.name}"), self.sources.folder / f"export-{disk.name}", self.lab.work / "nbdfuse.log"))
-                for disk in vms[0].disks
-            }  # fmt: skip
+            served = stack.enter_context(
+                self.lab.serve(round(part * self.store_mib), vms, controller=controller, policy=policy)
+            )
+            exports = {}
+            for disk in vms[0].disks:
+                target, place = served.target(f"{vms[0].name}:{disk.name}"), self.sources.folder / f"export-{disk.name}"
+                export = mounted.Export(target, place, self.lab.work / "nbdfuse.log")
+                exports[disk.name] = stack.enter_context(export)
             if self.warm:
                 with self.file_systems(exports):
                     self.build(served, group, arm, self.warm)
@@ -139,9 +148,13 @@ class Kernel(Experiment):
                     if looks % LOOKS:
                         continue
                     held = group.page_cache_bytes()
-                    samples.append({"at": round(time.monotonic() - began, 2), "page_cache": held, "disks": shown(served)})
+                    samples.append(
+                        {"at": round(time.monotonic() - began, 2), "page_cache": held, "disks": shown(served)}
+                    )
                     cached = sum(disk[1] for disk in samples[-1]["disks"].values()) // MIB
-                    self.lab.screen.status(arm, f"make {' '.join(targets)}: {time.monotonic() - began:.0f} s, {cached} MiB cached")
+                    self.lab.screen.status(
+                        arm, f"make {' '.join(targets)}: {time.monotonic() - began:.0f} s, {cached} MiB cached"
+                    )
         finally:
             seconds = time.monotonic() - began
             if build.poll() is None:
@@ -150,8 +163,15 @@ class Kernel(Experiment):
                     os.killpg(build.pid, signal.SIGKILL)
                 build.wait()
         if build.returncode:
-            raise Stopped(f"make {' '.join(targets)} ended with {build.returncode}: {process.tail(self.sources.log)} (its log: {self.sources.log})")
-        return {"seconds": round(seconds, 2), "cpu_seconds": round(children_cpu() - cpu, 2), "emptied": emptied}, samples
+            raise Stopped(
+                f"make {' '.join(targets)} ended with {build.returncode}: {process.tail(self.sources.log)} (its log:"
+                f" {self.sources.log})"
+            )
+        return {
+            "seconds": round(seconds, 2),
+            "cpu_seconds": round(children_cpu() - cpu, 2),
+            "emptied": emptied,
+        }, samples
 
 
 def lacks():

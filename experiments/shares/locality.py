@@ -1,8 +1,8 @@
 """The paper's case: a load of low locality and a high rate beside one of high locality and a moderate rate.
 
-Owns that load (Derivative clouds, section 2.2): the two are scheduled in turn, the first asks for half as many blocks as the
-cache has in each of its turns, the second for half of that. Taking turns is also what makes it possible to say whose hits the hits of one
-unpartitioned disk are.
+Owns that load (Derivative clouds, section 2.2): the two are scheduled in turn, the first asks for half as many blocks
+as the cache has in each of its turns, the second for half of that. Taking turns is also what makes it possible to say
+whose hits the hits of one unpartitioned disk are.
 """
 
 import time
@@ -34,8 +34,9 @@ class Locality(Experiment):
 
     def explains(self):
         return (
-            f"a store of {self.store_mib} MiB; in turn, {self.turn} reads at depth 8, uniform over {self.scanned_mib} MiB, and {self.turn // 2} reads at "
-            f"depth 1, Zipf (0.8) over {self.popular_mib} MiB; {self.warm} rounds to warm up, {self.measured} measured, one every {EVERY_S} s"
+            f"a store of {self.store_mib} MiB; in turn, {self.turn} reads at depth 8, uniform over {self.scanned_mib}"
+            f" MiB, and {self.turn // 2} reads at depth 1, Zipf (0.8) over {self.popular_mib} MiB; {self.warm} rounds"
+            f" to warm up, {self.measured} measured, one every {EVERY_S} s"
         )
 
     def numbers(self):
@@ -60,7 +61,9 @@ class Locality(Experiment):
             }
         turns, samples = [], []
         controller = "static" if arm == "unified" else arm
-        with self.lab.serve(self.store_mib, vms, controller=controller, policy=self.policy) as served, self.lab.clients(served) as clients:
+        with self.lab.serve(self.store_mib, vms, controller=controller, policy=self.policy) as served, self.lab.clients(
+            served
+        ) as clients:
             for round_ in paced(self.warm + self.measured, EVERY_S):
                 for i, (name, load) in enumerate(loads.items()):
                     done = clients.turn(name, load, self.turn // (1 + i), seed=1000 * i + round_ + 1)
@@ -80,4 +83,6 @@ def paced(rounds, seconds):
 
 def shown(served):
     """Share and cached bytes of each disk now."""
-    return {name: [disk["cache"]["share_bytes"], disk["cache"]["cached_bytes"]] for name, disk in served.disks().items()}
+    return {
+        name: [disk["cache"]["share_bytes"], disk["cache"]["cached_bytes"]] for name, disk in served.disks().items()
+    }

@@ -22,10 +22,15 @@ class ManyDisks(Experiment):
         self.rounds = 11 if lab.quick else 101
 
     def explains(self):
-        return f"reads of 4 KiB that hit, on one processor, {self.rounds} rounds in turn: `cargo run --release -p undercroft-cache --example many_disks`"
+        return (
+            f"reads of 4 KiB that hit, on one processor, {self.rounds} rounds in turn: `cargo run --release -p"
+            " undercroft-cache --example many_disks`"
+        )
 
     def run(self, arm):
         if not self.program.exists():
-            raise Absent(f"{self.program.name} is not built: cargo build --release -p undercroft-cache --example many_disks")
+            raise Absent(
+                f"{self.program.name} is not built: cargo build --release -p undercroft-cache --example many_disks"
+            )
         lines = process.run([self.program, "--json", str(self.rounds)], self.program.name).splitlines()
         return {"rows": [json.loads(line) for line in lines]}

@@ -1,8 +1,8 @@
 """The per-file experiments: a random and a sequential reader beside each other.
 
-Owns that load (Page cache management, section 5.7, "rand-seq"): both working sets are at least twice the cache. The thesis does not say
-how many requests came from each reader; its hit ratio of 0.622 for one cache is about that of equal numbers, the sequential ones hits by
-read-ahead and few of the random ones, so both ask equally often here.
+Owns that load (Page cache management, section 5.7, "rand-seq"): both working sets are at least twice the cache. The
+thesis does not say how many requests came from each reader; its hit ratio of 0.622 for one cache is about that of equal
+numbers, the sequential ones hits by read-ahead and few of the random ones, so both ask equally often here.
 """
 
 from .clients import Load
@@ -39,8 +39,9 @@ class PerFile(Experiment):
 
     def explains(self):
         return (
-            f"a store of {self.store_mib} MiB; in turn, {REQUESTS} random reads over {self.random_mib} MiB and as many sequential ones that go "
-            f"round {self.sequential_mib} MiB, both of 4 KiB at depth 1; {self.warm} rounds to warm up, {self.measured} measured, one every {EVERY_S} s"
+            f"a store of {self.store_mib} MiB; in turn, {REQUESTS} random reads over {self.random_mib} MiB and as many"
+            f" sequential ones that go round {self.sequential_mib} MiB, both of 4 KiB at depth 1; {self.warm} rounds to"
+            f" warm up, {self.measured} measured, one every {EVERY_S} s"
         )
 
     def numbers(self):
@@ -69,7 +70,9 @@ class PerFile(Experiment):
             }
         turns, samples = [], []
         store_mib = round(part * self.store_mib)
-        with self.lab.serve(store_mib, vms, controller=controller, policy=policy) as served, self.lab.clients(served) as clients:
+        with self.lab.serve(store_mib, vms, controller=controller, policy=policy) as served, self.lab.clients(
+            served
+        ) as clients:
             for round_ in paced(self.warm + self.measured, EVERY_S):
                 for i, (name, load) in enumerate(loads.items()):
                     done = clients.turn(name, load, REQUESTS, seed=1000 * i + round_ + 1, done=round_ * REQUESTS)
@@ -81,7 +84,8 @@ class PerFile(Experiment):
 
 
 class Tenth(PerFile):
-    """What the thesis says literally: a tenth of the cache for the same rate. Sizes are its own, and working sets of twice its memory."""
+    """What the thesis says literally: a tenth of the cache for the same rate. Sizes are its own, and working sets of
+    twice its memory."""
 
     id, title = "d-tenth", "Random and sequential readers, a tenth of the cache"
     repeated = 2 / 3

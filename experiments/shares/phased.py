@@ -1,8 +1,9 @@
 """A file, a web and a database server whose demands peak at different times.
 
-Owns that load: the phased load of the simulator (crates/study/src/sim/tenants/loads.rs), its rates and working sets scaled to a store in
-MiB. Every second each server gets as many requests as that second has for it, in every arm the same ones in the same order, one
-server after the other: so misses can be compared, and counted by server in one unpartitioned cache too.
+Owns that load: the phased load of the simulator (crates/study/src/sim/tenants/loads.rs), its rates and working sets
+scaled to a store in MiB. Every second each server gets as many requests as that second has for it, in every arm the
+same ones in the same order, one server after the other: so misses can be compared, and counted by server in one
+unpartitioned cache too.
 """
 
 import time
@@ -34,7 +35,8 @@ class Phased(Experiment):
     # An arm takes over a minute, and its requests are the same ones each time.
     repeated = 1 / 3
     arms = {
-        "unified": "one cache for all", "fixed": "equal static shares", "static": "`static`: equal weights, idle lent", "donor": "`donor`",
+        "unified": "one cache for all", "fixed": "equal static shares", "static": "`static`: equal weights, idle lent",
+        "donor": "`donor`",
         "utility": "`utility`", "target": f"`target`, each with {GOAL}",
     }  # fmt: skip
 
@@ -48,13 +50,19 @@ class Phased(Experiment):
 
     def explains(self):
         return (
-            f"a store of {self.store_mib} MiB, {len(PHASES)} phases ({', '.join(PHASES)}) of {self.seconds} s; a busy server gets {self.rate} reads a "
-            f"second at depth 4 over a working set of {5000 * self.blocks // 6144 * BLOCK // MIB} MiB, an idle one {self.rate * 50 // 1000} over about "
-            f"{400 * self.blocks // 6144 * BLOCK // MIB} MiB"
+            f"a store of {self.store_mib} MiB, {len(PHASES)} phases ({', '.join(PHASES)}) of {self.seconds} s; a busy"
+            f" server gets {self.rate} reads a second at depth 4 over a working set of"
+            f" {5000 * self.blocks // 6144 * BLOCK // MIB} MiB, an idle one {self.rate * 50 // 1000} over about"
+            f" {400 * self.blocks // 6144 * BLOCK // MIB} MiB"
         )
 
     def numbers(self):
-        return {"store_mib": self.store_mib, "phases": list(PHASES), "phase_seconds": self.seconds, "servers": list(SERVERS)}
+        return {
+            "store_mib": self.store_mib,
+            "phases": list(PHASES),
+            "phase_seconds": self.seconds,
+            "servers": list(SERVERS),
+        }
 
     def mix(self, server, rate, blocks, disk, at):
         """(operations of one second, load) for what a server does."""
@@ -65,7 +73,9 @@ class Phased(Experiment):
             return operations * percent // 100, Load(disk, pattern, size, offset=at, depth=4, **more)
 
         def once(percent):
-            return operations * percent // 100, Load(disk, "seq", DISK_MIB * MIB - ONCE_AT, offset=at + ONCE_AT, depth=4, once=True)
+            return operations * percent // 100, Load(
+                disk, "seq", DISK_MIB * MIB - ONCE_AT, offset=at + ONCE_AT, depth=4, once=True
+            )
 
         if server == "file":
             return [part(50, "zipf", theta=0.6), part(35, "rand"), once(15)]
@@ -80,7 +90,10 @@ class Phased(Experiment):
         else:
             fixed = f'size = "{self.store_mib // len(SERVERS)}MiB"' if arm == "fixed" else ""
             goal = GOAL if arm == "target" else ""
-            vms = [Vm(server, [Disk("root", self.lab.image(server, DISK_MIB), options=fixed)], goal=goal) for server in SERVERS]
+            vms = [
+                Vm(server, [Disk("root", self.lab.image(server, DISK_MIB), options=fixed)], goal=goal)
+                for server in SERVERS
+            ]
             places = {server: (f"{server}:root", 0) for server in SERVERS}
         controller = "static" if arm in ("unified", "fixed") else arm
         with self.lab.serve(self.store_mib, vms, controller=controller) as served, self.lab.clients(served) as clients:
@@ -100,10 +113,14 @@ class Phased(Experiment):
                     turns = []
                     for i, (operations, load) in enumerate(self.mix(server, rate, blocks, *places[server])):
                         if operations:
-                            turns.append(clients.turn(server, load, operations, seed=1 + 10 * slot + i, done=once[server]))
+                            turns.append(
+                                clients.turn(server, load, operations, seed=1 + 10 * slot + i, done=once[server])
+                            )
                             once[server] += operations if load.once else 0
                     servers[server] = summed(turns)
-                seconds.append({"at": time.monotonic() - began, "phase": phase, "servers": servers, "disks": shown(served)})
+                seconds.append(
+                    {"at": time.monotonic() - began, "phase": phase, "servers": servers, "disks": shown(served)}
+                )
         return {"seconds": seconds, "why": served.why(last=60), "errors": served.errors()}
 
 

@@ -9,7 +9,8 @@ from . import derive
 from .derive import MIB
 
 COLOURS = {
-    "unified": "#c9cdd2", "fixed": "#f3d9a4", "static": "#e8a33d", "donor": "#b5651d", "utility": "#1b4f72", "target": "#48a999", "paper": "#7d5ba6",
+    "unified": "#c9cdd2", "fixed": "#f3d9a4", "static": "#e8a33d", "donor": "#b5651d", "utility": "#1b4f72",
+    "target": "#48a999", "paper": "#7d5ba6",
     "less": "#5d9cc4",
 }  # fmt: skip
 SERVERS = {"file": "#5d9cc4", "web": "#48a999", "database": "#b5651d"}
@@ -21,7 +22,14 @@ def draw(cells, out):
     plt = setup()
     paths = []
     for name, cell in cells.items():
-        for prefix, picture in (("a-locality", bars), ("d-per-file", bars), ("d-tenth", bars), ("d-kernel", build), ("b-derivative", time_line), ("c-phased", phased)):
+        for prefix, picture in (
+            ("a-locality", bars),
+            ("d-per-file", bars),
+            ("d-tenth", bars),
+            ("d-kernel", build),
+            ("b-derivative", time_line),
+            ("c-phased", phased),
+        ):
             if name.startswith(prefix) and any(derive.runs(cell, arm) for arm in cell["arms"]):
                 paths += picture(plt, cell, out, f"shares-{name[2:]}")
     return paths
@@ -34,7 +42,10 @@ def bars(plt, cell, out, name):
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0, 1, 0.86))
     width = 0.8 / len(arms)
-    for axis, key, title, factor in ((axes[0], "hit_ratio", "hit ratio, %", 100), (axes[1], "mean_us", "mean response time, us", 1)):
+    for axis, key, title, factor in (
+        (axes[0], "hit_ratio", "hit ratio, %", 100),
+        (axes[1], "mean_us", "mean response time, us", 1),
+    ):
         for k, (arm, label) in enumerate(arms.items()):
             at = [i + (k - (len(arms) - 1) / 2) * width for i in range(len(loads))]
             values = [factor * derive.figure(cell, arm, load, key) for load in loads]
@@ -44,7 +55,16 @@ def bars(plt, cell, out, name):
         axis.set_xticks(range(len(loads)), loads)
         axis.margins(y=0.15)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=len(arms), frameon=False, fontsize=8, title=cell["title"], title_fontsize=10)
+    figure.legend(
+        handles,
+        labels,
+        loc="upper center",
+        ncols=len(arms),
+        frameon=False,
+        fontsize=8,
+        title=cell["title"],
+        title_fontsize=10,
+    )
     return save(plt, figure, out, name)
 
 
@@ -80,7 +100,10 @@ def build(plt, cell, out, name):
     arms = {arm: record["title"] for arm, record in cell["arms"].items() if derive.runs(cell, arm)}
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained", width_ratios=(1, 1, 2))
     figure.get_layout_engine().set(rect=(0, 0, 1, 0.84))
-    for axis, key, title, factor in ((axes[0], "seconds", "compile time, s", 1), (axes[1], "misses", "misses, thousands", 1e-3)):
+    for axis, key, title, factor in (
+        (axes[0], "seconds", "compile time, s", 1),
+        (axes[1], "misses", "misses, thousands", 1e-3),
+    ):
         for k, (arm, label) in enumerate(arms.items()):
             value = factor * derive.build_figure(cell, arm, key)
             drawn = axis.bar(k, value, 0.8, color=COLOURS[arm], label=label)
@@ -92,30 +115,48 @@ def build(plt, cell, out, name):
         samples = derive.runs(cell, arm)[0]["samples"]
         for disk in samples[0]["disks"] if samples else []:
             style = ":" if disk.endswith(":output") else "-"
-            axes[2].plot([s["at"] for s in samples], [s["disks"][disk][1] / MIB for s in samples], color=COLOURS[arm], linestyle=style, linewidth=1.3)
+            axes[2].plot(
+                [s["at"] for s in samples],
+                [s["disks"][disk][1] / MIB for s in samples],
+                color=COLOURS[arm],
+                linestyle=style,
+                linewidth=1.3,
+            )
     axes[2].set_title("cached, MiB: source or both; dotted: output")
     axes[2].set_xlabel("seconds")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=3, frameon=False, fontsize=8, title=cell["title"], title_fontsize=10)
+    figure.legend(
+        handles, labels, loc="upper center", ncols=3, frameon=False, fontsize=8, title=cell["title"], title_fontsize=10
+    )
     return save(plt, figure, out, name)
 
 
 def phased(plt, cell, out, name):
     """A panel per arm: shares and cached bytes of each server over time, with its hit ratio in the panel beside it."""
     arms = {arm: record["title"] for arm, record in cell["arms"].items() if derive.runs(cell, arm)}
-    figure, axes = plt.subplots(len(arms), 2, figsize=(11, 0.6 + 1.9 * len(arms)), layout="constrained", squeeze=False, sharex=True)
+    figure, axes = plt.subplots(
+        len(arms), 2, figsize=(11, 0.6 + 1.9 * len(arms)), layout="constrained", squeeze=False, sharex=True
+    )
     for (left, right), (arm, title) in zip(axes, arms.items(), strict=True):
         seconds = derive.runs(cell, arm)[0]["seconds"]
         at = range(len(seconds))
         if arm == "unified":
-            left.plot(at, [s["disks"]["all:root"][1] / MIB for s in seconds], color="#333", linewidth=1.4, label="cached, all")
+            left.plot(
+                at, [s["disks"]["all:root"][1] / MIB for s in seconds], color="#333", linewidth=1.4, label="cached, all"
+            )
         for server, colour in SERVERS.items():
             if arm != "unified":
                 for k, (style, what) in enumerate((("-", "share"), (":", "cached"))):
                     line = [s["disks"][f"{server}:root"][k] / MIB for s in seconds]
                     left.plot(at, line, color=colour, linestyle=style, linewidth=1.4, label=f"{server}, {what}")
             met = [s["servers"][server] for s in seconds]
-            right.plot(at, [100 * m["hits"] / max(m["hits"] + m["misses"], 1) for m in met], color=colour, linewidth=1.2, label=server)
+            right.plot(
+                at,
+                [100 * m["hits"] / max(m["hits"] + m["misses"], 1) for m in met],
+                color=colour,
+                linewidth=1.2,
+                label=server,
+            )
         left.set_title(f"{title}: MiB")
         right.set_title(f"{title}: hit ratio, %")
         left.set_ylim(0, cell["store_mib"])
@@ -126,6 +167,8 @@ def phased(plt, cell, out, name):
     for axis, ncols in ((axes[-1][0], 3), (axes[-1][1], 3)):
         axis.set_xlabel(f"seconds; phases: {', '.join(cell['phases'])}")
         handles, labels = axis.get_legend_handles_labels()
-        axis.legend(handles, labels, frameon=False, fontsize=7, ncols=ncols, loc="upper center", bbox_to_anchor=(0.5, -0.35))
+        axis.legend(
+            handles, labels, frameon=False, fontsize=7, ncols=ncols, loc="upper center", bbox_to_anchor=(0.5, -0.35)
+        )
     # Long: many panels, with a line for every second.
     return save(plt, figure, out, name, dpi=70)

@@ -1,7 +1,7 @@
 """The report: docs/results/shares.md, from stored results alone.
 
-Owns its layout. Never measures. Invariant: every arm of the raw results is in it, losses are said, and every figure is computed
-from the raw results or stands in a paper.
+Owns its layout. Never measures. Invariant: every arm of the raw results is in it, losses are said, and every figure is
+computed from the raw results or stands in a paper.
 """
 
 from exclusive.experiments import show, table
@@ -12,27 +12,31 @@ from .reach import signed
 
 # Figures of the thesis on thin provisioning, section 7.4, and of the one on per-file caches, tables 5.2 to 5.5.
 PER_FILE_PAPER = (
-    "The thesis (tables 5.2 to 5.5; 400 MB of memory): 40 MB of cache instead of 372; random 388 requests a second instead of 390, "
-    "sequential 4668 instead of 4488; hit ratio 0.714 instead of 0.622; a kernel's compilation 268 s instead of 293 s."
+    "The thesis (tables 5.2 to 5.5; 400 MB of memory): 40 MB of cache instead of 372; random 388 requests a second"
+    " instead of 390, sequential 4668 instead of 4488; hit ratio 0.714 instead of 0.622; a kernel's compilation 268 s"
+    " instead of 293 s."
 )
 
 PER_FILE_MIX = (
-    "Reads ahead of the sequential reader count as hits when they are asked for, so it always hits, in every arm. Both readers ask equally often: the "
-    "thesis says nothing of that, and 0.622 for one cache is about the hit ratio of equal numbers. **With four sequential requests for each "
-    "random one, as this experiment had it first, the gain in hits of both over one LRU was 6.7 %**: the less the random reader asks, the less there "
-    "is to gain, as the sequential one's hits are the same everywhere."
+    "Reads ahead of the sequential reader count as hits when they are asked for, so it always hits, in every arm. Both"
+    " readers ask equally often: the thesis says nothing of that, and 0.622 for one cache is about the hit ratio of"
+    " equal numbers. **With four sequential requests for each random one, as this experiment had it first, the gain in"
+    " hits of both over one LRU was 6.7 %**: the less the random reader asks, the less there is to gain, as the"
+    " sequential one's hits are the same everywhere."
 )
 TENTH = (
-    "In the thesis a tenth of the cache keeps the rate because a random read hardly ever hits in 400 MB either. Here the whole store does hit for the "
-    "random reader, and a tenth of it hardly: its misses say what that costs, its rate what a miss is worth on this machine."
+    "In the thesis a tenth of the cache keeps the rate because a random read hardly ever hits in 400 MB either. Here"
+    " the whole store does hit for the random reader, and a tenth of it hardly: its misses say what that costs, its"
+    " rate what a miss is worth on this machine."
 )
 KERNEL_PAPER = (
-    "The thesis (table 5.5 and below; Linux 3.0, three threads): 268 s instead of 293 s, 100 MB of cache instead of 120 MB, hit ratio 0.984792 "
-    "instead of 0.989283. Its cache is the page cache itself. Here there is a page cache above Undercroft's, so that is emptied all the time, "
-    "and headers that are read again are read from Undercroft; how often it is emptied differs a little between runs, and with it the number of "
-    "hits: misses say more than the hit ratio. Cached are blocks alone: metadata and what operations may take come out of the "
-    "same store. A miss here takes well under a millisecond, and a compiler far longer: what the arms differ by in misses cannot change the compile time by "
-    "much, and what else the machine does can."
+    "The thesis (table 5.5 and below; Linux 3.0, three threads): 268 s instead of 293 s, 100 MB of cache instead of 120"
+    " MB, hit ratio 0.984792 instead of 0.989283. Its cache is the page cache itself. Here there is a page cache above"
+    " Undercroft's, so that is emptied all the time, and headers that are read again are read from Undercroft; how"
+    " often it is emptied differs a little between runs, and with it the number of hits: misses say more than the hit"
+    " ratio. Cached are blocks alone: metadata and what operations may take come out of the same store. A miss here"
+    " takes well under a millisecond, and a compiler far longer: what the arms differ by in misses cannot change the"
+    " compile time by much, and what else the machine does can."
 )
 
 
@@ -83,19 +87,29 @@ def percent(value):
 def machine(cells):
     """On what, and how."""
     live = [cell for name, cell in cells.items() if not name.startswith("e-")]
-    words = sorted({f"{c['machine']['cpu']}, {c['machine']['cpus']} processors, Linux {c['machine']['kernel'].split('-')[0]}" for c in live})
+    words = sorted(
+        {
+            f"{c['machine']['cpu']}, {c['machine']['cpus']} processors, Linux {c['machine']['kernel'].split('-')[0]}"
+            for c in live
+        }
+    )
     builds = sorted({c["build"] for c in live})
     lines = [f"Machine: {'; '.join(words) or 'nothing has been measured yet'}. Build: {', '.join(builds)}."]
     lines += [
         "",
-        "A live `undercroft serve` with O_DIRECT raw images in each run, deduplication off. **The loads come from the benchmark's "
-        "driver over NBD, or from a compiler on this machine, not from guests**: this machine has two processors and no hardware virtualization, so a guest would measure its "
-        "emulation. What a guest's own page cache would keep away from the host is therefore in these loads. Where arms are compared they ran "
-        "one after the other, again and again; figures are medians over the repetitions, changes are medians of the changes within one "
-        "repetition. In (a), (c) and the readers of (d) the loads take turns, as in the paper, so that hits can be counted by load in one unpartitioned cache "
-        "too, and every arm gets the same requests in the same order. Response times are those of a disk that answers in well under a "
-        "millisecond, on a machine that did other work too: hits and misses say more. A disk's share includes its metadata and what its "
-        "operations may take, a few MiB: one unpartitioned disk has that once, several have it each. Shares are decided once a second.",
+        (
+            "A live `undercroft serve` with O_DIRECT raw images in each run, deduplication off. **The loads come from"
+            " the benchmark's driver over NBD, or from a compiler on this machine, not from guests**: this machine has"
+            " two processors and no hardware virtualization, so a guest would measure its emulation. What a guest's own"
+            " page cache would keep away from the host is therefore in these loads. Where arms are compared they ran"
+            " one after the other, again and again; figures are medians over the repetitions, changes are medians of"
+            " the changes within one repetition. In (a), (c) and the readers of (d) the loads take turns, as in the"
+            " paper, so that hits can be counted by load in one unpartitioned cache too, and every arm gets the same"
+            " requests in the same order. Response times are those of a disk that answers in well under a millisecond,"
+            " on a machine that did other work too: hits and misses say more. A disk's share includes its metadata and"
+            " what its operations may take, a few MiB: one unpartitioned disk has that once, several have it each."
+            " Shares are decided once a second."
+        ),
         "",
     ]
     if any(cell["quick"] for cell in cells.values()):
@@ -106,7 +120,10 @@ def machine(cells):
 def reached(cells):
     """Every criterion."""
     words = {True: "reached", False: "**not reached**", None: "not measured"}
-    rows = [[where, criterion, wanted, measured, words[ok]] for where, criterion, wanted, measured, ok in reach.verdicts(cells)]
+    rows = [
+        [where, criterion, wanted, measured, words[ok]]
+        for where, criterion, wanted, measured, ok in reach.verdicts(cells)
+    ]
     lines = table(["", "criterion", "wanted", "measured", ""], rows)
     return ["## What was to be reached", "", lines[0], "|---|---|---|---|---|", *lines[2:]]
 
@@ -122,7 +139,10 @@ def losses(cells):
             if name.startswith("d-tenth"):
                 change = derive.compared(cell, arm, "unified", derive.turn_misses)
                 if change is not None and change > 1.005:
-                    found.append(f"- {cell['title']}: {cell['arms'][arm]['title']} has {signed(change - 1)} misses against one LRU with all of it.")
+                    found.append(
+                        f"- {cell['title']}: {cell['arms'][arm]['title']} has {signed(change - 1)} misses against one"
+                        " LRU with all of it."
+                    )
                 continue
             if arm not in reach.DYNAMIC or not derive.runs(cell, arm):
                 continue
@@ -133,13 +153,18 @@ def losses(cells):
             else:
                 change = derive.compared(cell, arm, "static", derive.turn_misses)
                 change = None if change is None else change - 1
-                parts = {load: derive.compared(cell, arm, "static", lambda run, one=load: derive.of_load(run, one)["misses"]) for load in derive.loads(cell)}
+                parts = {
+                    load: derive.compared(cell, arm, "static", lambda run, one=load: derive.of_load(run, one)["misses"])
+                    for load in derive.loads(cell)
+                }
                 parts = {load: None if c is None else c - 1 for load, c in parts.items()}
                 many = {load: derive.figure(cell, arm, load, "misses") >= FEW for load in parts}
             worse = [f"{part} {signed(c)}" for part, c in parts.items() if c is not None and c > 0.005 and many[part]]
             if (change or 0) > 0.005 or worse:
                 by_part = f"; by load: {', '.join(worse)}" if worse else ""
-                found.append(f"- {cell['title']}: `{arm}` has {signed(change)} misses against `static` in all{by_part}.")
+                found.append(
+                    f"- {cell['title']}: `{arm}` has {signed(change)} misses against `static` in all{by_part}."
+                )
     lines = ["## Where shares that follow the load lose", ""]
     return [*lines, *(found or ["- Against static shares: nowhere in these runs, by more than .5 % of misses."]), ""]
 
@@ -163,7 +188,10 @@ def complaints(cells):
             found = [run["errors"] for run in derive.runs(cell, arm) if "errors" in run]
             if any(e["count"] for e in found):
                 first = next(e["first"] for e in found if e["first"])
-                rows.append(f"- {cell['title']}, {record['title']}: {', '.join(str(e['count']) for e in found)} in a run; the first: {first}")
+                rows.append(
+                    f"- {cell['title']}, {record['title']}: {', '.join(str(e['count']) for e in found)} in a run; the"
+                    f" first: {first}"
+                )
     return ["## Errors that the daemon logged", "", *(rows or ["None."]), ""]
 
 
@@ -175,11 +203,14 @@ def load_table(cell, extra=None):
         for arm, record in cell["arms"].items():
             if not derive.runs(cell, arm):
                 continue
-            f = {key: derive.figure(cell, arm, load, key) for key in ("hit_ratio", "misses", "mean_us", "p99_us", "iops")}
+            f = {
+                key: derive.figure(cell, arm, load, key) for key in ("hit_ratio", "misses", "mean_us", "p99_us", "iops")
+            }
             change = derive.compared(cell, arm, "static", lambda run, one=load: derive.of_load(run, one)["misses"])
             rows.append(
                 [
-                    load, record["title"], percent(f["hit_ratio"]), show(f["misses"], "{:,.0f}"), signed(None if change is None else change - 1),
+                    load, record["title"], percent(f["hit_ratio"]), show(f["misses"], "{:,.0f}"),
+                    signed(None if change is None else change - 1),
                     show(f["mean_us"], "{:,.0f}"), show(f["p99_us"], "{:,.0f}"), show(f["iops"], "{:,.0f}"),
                     *((extra(arm, load),) if extra else ()),
                 ]
@@ -198,18 +229,28 @@ def spread(cell):
                 widest = (max(ratios) - min(ratios), arm, load)
     if not widest:
         return []
-    return [f"{cell['repeat']} repetitions; hit ratios of one arm differed most for `{widest[1]}`, {widest[2]}: by {100 * widest[0]:.1f} points.", ""]
+    return [
+        (
+            f"{cell['repeat']} repetitions; hit ratios of one arm differed most for `{widest[1]}`, {widest[2]}: by"
+            f" {100 * widest[0]:.1f} points."
+        ),
+        "",
+    ]
 
 
 def locality(cell):
-    return load_table(cell, lambda arm, load: cached(cell, arm, {"low locality": "low:root", "high locality": "high:root"}[load])) + spread(cell)
+    return load_table(
+        cell, lambda arm, load: cached(cell, arm, {"low locality": "low:root", "high locality": "high:root"}[load])
+    ) + spread(cell)
 
 
 def cached(cell, arm, disk):
     """Mean of what a disk had cached, or of what one disk for all had."""
     values = [derive.mean_cached(run, disk) for run in derive.runs(cell, arm)]
     if derive.middle(values) is None:
-        return show(mib(derive.middle(derive.mean_cached(run, "both:root") for run in derive.runs(cell, arm))), "{:,.0f} (both)")
+        return show(
+            mib(derive.middle(derive.mean_cached(run, "both:root") for run in derive.runs(cell, arm))), "{:,.0f} (both)"
+        )
     return show(mib(derive.middle(values)), "{:,.1f}")
 
 
@@ -230,14 +271,26 @@ def rates_apart(cell):
         for load in derive.loads(cell):
             rates = [derive.of_load(run, load)["iops"] for run in derive.runs(cell, arm)]
             widest = max(widest, max(rates) / min(rates) - 1) if rates else widest
-    return [f"Rates of one arm differed by up to {100 * widest:.0f} % between repetitions: arms whose rates differ by less are not told apart.", ""] if widest else []
+    return (
+        [
+            (
+                f"Rates of one arm differed by up to {100 * widest:.0f} % between repetitions: arms whose rates differ"
+                " by less are not told apart."
+            ),
+            "",
+        ]
+        if widest
+        else []
+    )
 
 
 def tenth(cell):
     disks = {"random": "files:random", "sequential": "files:sequential"}
     lines = load_table(cell, lambda arm, load: cached(cell, arm, disks[load]))
     more = derive.compared(cell, "utility", "unified", lambda run: derive.of_load(run, "random")["misses"])
-    words = f"The random reader misses {signed(None if more is None else more - 1)} against one LRU with the whole store. "
+    words = (
+        f"The random reader misses {signed(None if more is None else more - 1)} against one LRU with the whole store. "
+    )
     return [*lines, *spread(cell), *rates_apart(cell), PER_FILE_PAPER, "", words + TENTH, ""]
 
 
@@ -245,8 +298,11 @@ def kernel(cell):
     """A row per arm: what the build took, and what Undercroft did for it."""
     if not derive.runs(cell, "unified"):
         return []
-    head = ["arm", "compile time, s", "against one LRU", "CPU of the build, s", "of the daemon, s", "of nbdfuse, s", "hit ratio", "hits", "misses",
-            "against one LRU", "against static", "read from the disk, MiB", "cached, mean MiB", "largest", "page cache of the build, MiB", "emptied"]  # fmt: skip
+    head = [
+        "arm", "compile time, s", "against one LRU", "CPU of the build, s", "of the daemon, s", "of nbdfuse, s",
+        "hit ratio", "hits", "misses", "against one LRU", "against static", "read from the disk, MiB",
+        "cached, mean MiB", "largest", "page cache of the build, MiB", "emptied",
+    ]  # fmt: skip
     rows, parts = [], []
     for arm, record in cell["arms"].items():
         if not derive.runs(cell, arm):
@@ -254,20 +310,35 @@ def kernel(cell):
         f = {key: derive.build_figure(cell, arm, key) for key in derive.of_build(derive.runs(cell, arm)[0])}
         rows.append(
             [
-                record["title"], show(f["seconds"], "{:,.1f}"), signed(derive.build_change(cell, arm, "seconds")), show(f["cpu_seconds"], "{:,.1f}"),
-                show(f["daemon_cpu_seconds"], "{:,.1f}"), show(f["glue_cpu_seconds"], "{:,.1f}"), percent(f["hit_ratio"]), show(f["hits"], "{:,.0f}"),
+                record["title"], show(f["seconds"], "{:,.1f}"), signed(derive.build_change(cell, arm, "seconds")),
+                show(f["cpu_seconds"], "{:,.1f}"),
+                show(f["daemon_cpu_seconds"], "{:,.1f}"), show(f["glue_cpu_seconds"], "{:,.1f}"),
+                percent(f["hit_ratio"]), show(f["hits"], "{:,.0f}"),
                 show(f["misses"], "{:,.0f}"), signed(derive.build_change(cell, arm, "misses")),
                 signed(derive.build_change(cell, arm, "misses", "static")), show(mib(f["read_bytes"]), "{:,.0f}"),
-                show(mib(f["cached_mean"]), "{:,.1f}"), show(mib(f["cached_max"]), "{:,.1f}"), show(mib(f["page_cache_mean"]), "{:,.1f}"), show(f["emptied"], "{:,.0f} times"),
+                show(mib(f["cached_mean"]), "{:,.1f}"), show(mib(f["cached_max"]), "{:,.1f}"),
+                show(mib(f["page_cache_mean"]), "{:,.1f}"), show(f["emptied"], "{:,.0f} times"),
             ]
         )  # fmt: skip
         for disk in derive.runs(cell, arm)[0]["disks"]:
             met = [run["disks"][disk] for run in derive.runs(cell, arm)]
             misses = derive.middle(m["miss_blocks"] + m["joined_blocks"] for m in met)
-            cached = derive.middle(derive.mean_cached({"samples": [s["disks"] for s in run["samples"]]}, disk) for run in derive.runs(cell, arm))
-            parts.append([record["title"], disk.partition(":")[2].replace("root", "both"), f"{derive.middle(m['hit_blocks'] for m in met):,.0f}", f"{misses:,.0f}", show(mib(cached), "{:,.1f}")])
+            cached = derive.middle(
+                derive.mean_cached({"samples": [s["disks"] for s in run["samples"]]}, disk)
+                for run in derive.runs(cell, arm)
+            )
+            parts.append(
+                [
+                    record["title"],
+                    disk.partition(":")[2].replace("root", "both"),
+                    f"{derive.middle(m['hit_blocks'] for m in met):,.0f}",
+                    f"{misses:,.0f}",
+                    show(mib(cached), "{:,.1f}"),
+                ]
+            )
     return [
-        *table(head, rows), "By disk:", "", *table(["arm", "disk", "hits", "misses", "cached, MiB"], parts), runs_of(cell), "", KERNEL_PAPER, "",
+        *table(head, rows), "By disk:", "", *table(["arm", "disk", "hits", "misses", "cached, MiB"], parts),
+        runs_of(cell), "", KERNEL_PAPER, "",
     ]  # fmt: skip
 
 
@@ -278,9 +349,12 @@ def runs_of(cell):
         seconds = [run["build"]["seconds"] for run in derive.runs(cell, arm)]
         widest = max(widest, max(seconds) / min(seconds) - 1) if seconds else widest
     count = max(len(derive.runs(cell, arm)) for arm in cell["arms"])
-    return f"{count} runs of each arm; compile times of one arm differed by at most {percent(widest)}." if count > 1 else (
-        "One run of each arm: compile times within a few percent of each other are equal, as the compiler's own work takes most of them."
-    )  # fmt: skip
+    if count > 1:
+        return f"{count} runs of each arm; compile times of one arm differed by at most {percent(widest)}."
+    return (
+        "One run of each arm: compile times within a few percent of each other are equal, as the compiler's own work"
+        " takes most of them."
+    )
 
 
 def derivative(cell):
@@ -288,11 +362,18 @@ def derivative(cell):
     for run in derive.runs(cell, "static"):
         first = run["steps"][0]
         cold = [s for s in run["samples"] if s["at"] <= first["began"]]
-        off = max(((s["parts"][node] / part - 1, node, s["at"]) for s in cold for node, part in first["wanted"].items()), key=lambda o: abs(o[0]), default=None)
+        off = max(
+            ((s["parts"][node] / part - 1, node, s["at"]) for s in cold for node, part in first["wanted"].items()),
+            key=lambda o: abs(o[0]),
+            default=None,
+        )
         if off:
             lines += [
-                f"Warming up took {first['began']:.0f} s; meanwhile a share was at most {abs(100 * off[0]):.0f} % off its weight ({off[1]}, at {off[2]:.0f} s): a "
-                "disk whose misses are first reads has no demand yet, and what it does not demand is lent.",
+                (
+                    f"Warming up took {first['began']:.0f} s; meanwhile a share was at most {abs(100 * off[0]):.0f} %"
+                    f" off its weight ({off[1]}, at {off[2]:.0f} s): a disk whose misses are first reads has no demand"
+                    " yet, and what it does not demand is lent."
+                ),
                 "",
             ]
         for step in run["steps"]:
@@ -300,12 +381,23 @@ def derivative(cell):
             for node, part in step["wanted"].items():
                 measured = step["measured"][node]
                 error = "lent" if "lent" in step else signed(measured / part - 1)
-                rows.append([node, percent(part), percent(measured), error, "-" if "lent" in step else signed(step["worst"][node])])
+                rows.append(
+                    [
+                        node,
+                        percent(part),
+                        percent(measured),
+                        error,
+                        "-" if "lent" in step else signed(step["worst"][node]),
+                    ]
+                )
             settled = step["settled_seconds"]
             lines += [
                 f"### {step['title']}",
                 "",
-                f"Settled {'not' if settled is None else f'after {settled:.1f} s'}; measured for {step['ended'] - step['began'] - (settled or 0):.0f} s from then.",
+                (
+                    f"Settled {'not' if settled is None else f'after {settled:.1f} s'}; measured for"
+                    f" {step['ended'] - step['began'] - (settled or 0):.0f} s from then."
+                ),
                 "",
                 *table(["node", "by weight", "measured", "error", "largest in a sample"], rows),
             ]
@@ -313,32 +405,58 @@ def derivative(cell):
 
 
 def phased(cell):
-    head = ["arm", "server", "misses", "against equal", "against `static`", "hit ratio", "mean, us", "time against equal", "by hits", "the thesis"]
+    head = [
+        "arm",
+        "server",
+        "misses",
+        "against equal",
+        "against `static`",
+        "hit ratio",
+        "mean, us",
+        "time against equal",
+        "by hits",
+        "the thesis",
+    ]
     rows = []
     for arm, record in cell["arms"].items():
         for server in [None, *cell["servers"]] if derive.runs(cell, arm) else []:
             f = {key: derive.server_figure(cell, arm, key, server) for key in ("misses", "hit_ratio", "mean_us")}
-            change = {key: signed(derive.server_change(cell, arm, key, server, "fixed")) for key in ("misses", "mean_us", "computed_us")}
+            change = {
+                key: signed(derive.server_change(cell, arm, key, server, "fixed"))
+                for key in ("misses", "mean_us", "computed_us")
+            }
             lent = signed(derive.server_change(cell, arm, "misses", server))
             thesis = f"{100 * reach.THESIS[server]:.0f} %" if server and arm in reach.DYNAMIC else ""
             rows.append(
                 [
-                    "" if server else f"**{record['title']}**", server or "all", show(f["misses"], "{:,.0f}"), change["misses"], lent,
-                    percent(f["hit_ratio"]), show(f["mean_us"], "{:,.0f}"), change["mean_us"], change["computed_us"], thesis,
+                    "" if server else f"**{record['title']}**", server or "all", show(f["misses"], "{:,.0f}"),
+                    change["misses"], lent,
+                    percent(f["hit_ratio"]), show(f["mean_us"], "{:,.0f}"), change["mean_us"], change["computed_us"],
+                    thesis,
                 ]
             )  # fmt: skip
         if not derive.runs(cell, arm):
             rows.append([f"**{record['title']}**", "not in this build", *[""] * (len(head) - 2)])
     lines = table(head, rows)
     lines += [
-        f"By hits: how the mean response time would change if every hit took {derive.HIT_US:.0f} us and every miss {derive.MISS_US:.0f}, as in the "
-        "simulator; what else this machine did is not in it.",
+        (
+            f"By hits: how the mean response time would change if every hit took {derive.HIT_US:.0f} us and every miss"
+            f" {derive.MISS_US:.0f}, as in the simulator; what else this machine did is not in it."
+        ),
         "",
     ]
     rows = []
     for arm, record in cell["arms"].items():
         if derive.runs(cell, arm):
-            rows.append([record["title"], *(f"{derive.middle(derive.phase_misses(r, p) for r in derive.runs(cell, arm)):,.0f}" for p in cell["phases"])])
+            rows.append(
+                [
+                    record["title"],
+                    *(
+                        f"{derive.middle(derive.phase_misses(r, p) for r in derive.runs(cell, arm)):,.0f}"
+                        for p in cell["phases"]
+                    ),
+                ]
+            )
     lines += ["Misses by phase:", "", *table(["arm", *cell["phases"]], rows)]
     return lines + no_room(cell)
 
@@ -350,12 +468,23 @@ def no_room(cell):
         for run in derive.runs(cell, arm)[:1]:
             found = {server: derive.seconds_without_room(run, server) for server in cell["servers"]}
             if None not in found.values():
-                rows.append([record["title"], *(f"{seconds} s, {mib(share):,.1f} MiB" if seconds else "none" for seconds, share in found.values())])
+                rows.append(
+                    [
+                        record["title"],
+                        *(
+                            f"{seconds} s, {mib(share):,.1f} MiB" if seconds else "none"
+                            for seconds, share in found.values()
+                        ),
+                    ]
+                )
     if not rows:
         return []
     return [
-        "Seconds in which less than 1 MiB of a server's blocks was cached, and its mean share then: all of it went to what its operations may "
-        "take, to metadata and to measuring. Its hits are lost meanwhile, whatever its share says.",
+        (
+            "Seconds in which less than 1 MiB of a server's blocks was cached, and its mean share then: all of it went"
+            " to what its operations may take, to metadata and to measuring. Its hits are lost meanwhile, whatever its"
+            " share says."
+        ),
         "",
         *table(["arm", *cell["servers"]], rows),
     ]
@@ -375,16 +504,48 @@ def simulated(cell):
                 base = misses["equal static shares"]
                 row.append(f"{misses[arm]:,}" if arm == "equal static shares" else signed(misses[arm] / base - 1))
             rows.append(row)
-        lines += [f"### {policy}", "", "Misses, and how many more or fewer than with equal static shares:", "", *table(["arm", *found], rows)]
+        lines += [
+            f"### {policy}",
+            "",
+            "Misses, and how many more or fewer than with equal static shares:",
+            "",
+            *table(["arm", *found], rows),
+        ]
     return lines
 
 
 def many_disks(cell):
     lines = []
     for run in derive.runs(cell, "hits"):
-        rows = [[row["case"], f"{row['ns']:.0f}", f"{row['ratio']:.3f}", f"{row['prefetched_ns']:.0f}", f"{row['prefetched_ratio']:.3f}", row["beside"]] for row in run["rows"]]
-        lines += [f"### {cell['arms']['hits']['title']}", "", *table(["disks", "ns", "ratio", "ns, prefetched", "ratio", "to"], rows)]
-    return lines + ["", "Medians, and medians of the ratios within a round; the second row says what chance makes of two equal cases."]
+        rows = [
+            [
+                row["case"],
+                f"{row['ns']:.0f}",
+                f"{row['ratio']:.3f}",
+                f"{row['prefetched_ns']:.0f}",
+                f"{row['prefetched_ratio']:.3f}",
+                row["beside"],
+            ]
+            for row in run["rows"]
+        ]
+        lines += [
+            f"### {cell['arms']['hits']['title']}",
+            "",
+            *table(["disks", "ns", "ratio", "ns, prefetched", "ratio", "to"], rows),
+        ]
+    return lines + [
+        "",
+        "Medians, and medians of the ratios within a round; the second row says what chance makes of two equal cases.",
+    ]
 
 
-SECTIONS = {"a-locality": locality, "b-derivative": derivative, "c-phased": phased, "d-per-file": per_file, "d-tenth": tenth, "d-kernel": kernel, "e-simulated": simulated, "f-many-disks": many_disks}
+SECTIONS = {
+    "a-locality": locality,
+    "b-derivative": derivative,
+    "c-phased": phased,
+    "d-per-file": per_file,
+    "d-tenth": tenth,
+    "d-kernel": kernel,
+    "e-simulated": simulated,
+    "f-many-disks": many_disks,
+}

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """`make lab-shares`: how well shares follow the load, on a live daemon.
 
-Experiments with `undercroft serve` over O_DIRECT images and the driver's clients over NBD, a kernel's build on file systems that it serves (as
-root, where nbdfuse, loop devices and a compiler are), and the simulator beside them. Arms
+Experiments with `undercroft serve` over O_DIRECT images and the driver's clients over NBD, a kernel's build on file
+systems that it serves (as root, where nbdfuse, loop devices and a compiler are), and the simulator beside them. Arms
 that are compared run one after the other, again and again, so that what else the machine does meets all of them alike.
 """
 
@@ -45,21 +45,65 @@ EXAMPLES = """examples:
 
 def arguments(argv=None):
     p = argparse.ArgumentParser(
-        prog="make lab-shares", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make lab-shares",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--quick", action="store_true", help="small and short, and one run of each arm: shows that it works")
-    p.add_argument("--repeat", type=int, metavar="N", help="runs of each arm where arms are compared, a third as many for the phased load (default: 3; quick: 1)")
+    p.add_argument(
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="runs of each arm where arms are compared, a third as many for the phased load (default: 3; quick: 1)",
+    )
     p.add_argument("--only", metavar="REGEX", help="experiments whose id begins with this; --list shows the ids")
     p.add_argument("--list", action="store_true", help="list the experiments and stop")
     p.add_argument("--resume", action="store_true", help="leave experiments that are complete as they are")
-    p.add_argument("--report", action="store_true", help="measure nothing: make tables and pictures of the stored results")
+    p.add_argument(
+        "--report", action="store_true", help="measure nothing: make tables and pictures of the stored results"
+    )
     release = ROOT / "target" / "release"
-    p.add_argument("--undercroft", type=Path, default=release / "undercroft", metavar="PROGRAM", help="the program to measure (default: target/release/undercroft)")
-    p.add_argument("--driver", type=Path, default=release / "undercroft-driver", metavar="PROGRAM", help="the clients (default: target/release/undercroft-driver)")
-    p.add_argument("--simulator", type=Path, default=release / "examples" / "shares_table", metavar="PROGRAM", help="the simulator (default: target/release/examples/shares_table)")
-    p.add_argument("--many-disks", type=Path, default=release / "examples" / "many_disks", metavar="PROGRAM", help="what reads from a thousand disks (default: target/release/examples/many_disks)")
-    p.add_argument("--build", default="release", metavar="WORD", help="what kind of build the programs are, for the report (default: release)")
-    p.add_argument("--work", type=Path, default=ROOT / "build" / "lab" / "shares", help="folder of images and logs (default: build/lab/shares)")
+    p.add_argument(
+        "--undercroft",
+        type=Path,
+        default=release / "undercroft",
+        metavar="PROGRAM",
+        help="the program to measure (default: target/release/undercroft)",
+    )
+    p.add_argument(
+        "--driver",
+        type=Path,
+        default=release / "undercroft-driver",
+        metavar="PROGRAM",
+        help="the clients (default: target/release/undercroft-driver)",
+    )
+    p.add_argument(
+        "--simulator",
+        type=Path,
+        default=release / "examples" / "shares_table",
+        metavar="PROGRAM",
+        help="the simulator (default: target/release/examples/shares_table)",
+    )
+    p.add_argument(
+        "--many-disks",
+        type=Path,
+        default=release / "examples" / "many_disks",
+        metavar="PROGRAM",
+        help="what reads from a thousand disks (default: target/release/examples/many_disks)",
+    )
+    p.add_argument(
+        "--build",
+        default="release",
+        metavar="WORD",
+        help="what kind of build the programs are, for the report (default: release)",
+    )
+    p.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / "build" / "lab" / "shares",
+        help="folder of images and logs (default: build/lab/shares)",
+    )
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
     a = p.parse_args(argv)
     if a.repeat is not None and a.repeat < 1:
@@ -75,7 +119,17 @@ def arguments(argv=None):
 
 def experiments(lab):
     """All of them, in order."""
-    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Tenth(lab), Kernel(lab), Simulated(lab), ManyDisks(lab)]
+    return [
+        Locality(lab, "lru"),
+        Locality(lab, "s3-fifo"),
+        Derivative(lab),
+        Phased(lab),
+        PerFile(lab),
+        Tenth(lab),
+        Kernel(lab),
+        Simulated(lab),
+        ManyDisks(lab),
+    ]
 
 
 def write(store, out, screen):
@@ -83,7 +137,9 @@ def write(store, out, screen):
     out.mkdir(parents=True, exist_ok=True)
     pictures = plots.draw(store.data["cells"], out)
     text = out / "shares.md"
-    text.write_text(report.full(store.data["cells"], [p.name for p in pictures if p.suffix == ".svg"]), encoding="utf-8")
+    text.write_text(
+        report.full(store.data["cells"], [p.name for p in pictures if p.suffix == ".svg"]), encoding="utf-8"
+    )
     for title, path in [("tables", text), ("raw results", store.path), *(("picture", p) for p in pictures)]:
         screen.say(f"{title}: {os.path.relpath(path)}")
 
@@ -91,7 +147,10 @@ def write(store, out, screen):
 def measure(experiment, store, repeat, facts):
     """All arms, one after the other, so many times."""
     screen = experiment.lab.screen
-    store.begin(experiment.id, facts | {"title": experiment.title, "explains": experiment.explains(), "repeat": repeat} | experiment.numbers())
+    store.begin(
+        experiment.id,
+        facts | {"title": experiment.title, "explains": experiment.explains(), "repeat": repeat} | experiment.numbers(),
+    )
     runs, absent = {arm: [] for arm in experiment.arms}, set()
     for n in range(repeat):
         for arm, title in experiment.arms.items():
@@ -129,13 +188,17 @@ def main():
         if not a.report:
             for program in (lab.undercroft, lab.driver):
                 if not program.exists():
-                    raise Stopped(f"{program} is missing: cargo build --release -p undercroft -p undercroft-bench-driver")
+                    raise Stopped(
+                        f"{program} is missing: cargo build --release -p undercroft -p undercroft-bench-driver"
+                    )
             lab.work.mkdir(parents=True, exist_ok=True)
             lock = open(lab.work / ".lock", "w")  # noqa: SIM115 - held until the program ends
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Stopped(f"another run works in {lab.work}: wait for it, or give this one a folder of its own by --work") from None
+                raise Stopped(
+                    f"another run works in {lab.work}: wait for it, or give this one a folder of its own by --work"
+                ) from None
             facts = {"machine": host(), "build": a.build, "quick": a.quick}
             for e in chosen:
                 if a.resume and store.done(e.id, list(e.arms), e.present()):

@@ -1,7 +1,7 @@
 """A daemon that serves a tree of VMs, containers and disks, and what it says about them.
 
-Owns the daemon's process and its folder of sockets. Invariant: when the context is left, the process has ended and the folder is
-gone.
+Owns the daemon's process and its folder of sockets. Invariant: when the context is left, the process has ended and the
+folder is gone.
 """
 
 import http.client
@@ -53,7 +53,8 @@ class Connection(http.client.HTTPConnection):
 
 
 class Served:
-    """`undercroft serve` with O_DIRECT images. Content that is equal is not held once here: every load pays for its own blocks."""
+    """`undercroft serve` with O_DIRECT images. Content that is equal is not held once here: every load pays for its own
+    blocks."""
 
     def __init__(self, binary, store_mib, vms, controller="static", policy="s3-fifo", workers=1, log="undercroft.log"):
         self.binary, self.store_mib, self.vms = binary, store_mib, vms
@@ -113,7 +114,9 @@ class Served:
     def get(self, path):
         """What the API answers."""
         if self.process.poll() is not None:
-            raise process.Stopped(f"undercroft ended with {self.process.returncode}: {process.tail(self.log)} (all of it: {self.log})")
+            raise process.Stopped(
+                f"undercroft ended with {self.process.returncode}: {process.tail(self.log)} (all of it: {self.log})"
+            )
         connection = Connection(self.control)
         try:
             connection.request("GET", path)

@@ -24,7 +24,9 @@ class Simulated(Experiment):
 
     def run(self, arm):
         if not self.program.exists():
-            raise Absent(f"{self.program.name} is not built: cargo build --release -p undercroft-study --example shares_table")
+            raise Absent(
+                f"{self.program.name} is not built: cargo build --release -p undercroft-study --example shares_table"
+            )
         rows = []
         for line in process.run([self.program, "--json", "--policy", arm], self.program.name).splitlines():
             row = json.loads(line)

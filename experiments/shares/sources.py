@@ -1,7 +1,8 @@
 """The file systems of the kernel build: its source, and a tree of output in which the build has not begun.
 
-Owns their images, made once from Debian's linux-source package, and the copies that runs work on. Never changes the source's image
-after it is made. Invariant: every run starts from the same bytes, none of them in this machine's page cache.
+Owns their images, made once from Debian's linux-source package, and the copies that runs work on. Never changes the
+source's image after it is made. Invariant: every run starts from the same bytes, none of them in this machine's page
+cache.
 """
 
 import contextlib
@@ -17,18 +18,30 @@ MIB = 1 << 20
 TARBALLS = Path("/usr/src")
 SOURCE_MIB, OUTPUT_MIB = 512, 128
 # Code that this configuration does not compile is left out, its Kconfig and Makefiles are not.
+UNUSED_DRIVERS = "gpu net media scsi staging infiniband usb iio misc clk pinctrl video crypto input mtd hwmon"
 UNUSED = [
-    *(f"drivers/{d}" for d in "gpu net media scsi staging infiniband usb iio misc clk pinctrl video crypto input mtd hwmon".split()),
+    *(f"drivers/{d}" for d in UNUSED_DRIVERS.split()),
     "arch/[!x]*", "arch/xtensa", "sound", "tools/perf", "tools/testing",
 ]  # fmt: skip
 UNUSED_FILES = ["*.dts", "*.dtsi", "*.rst", "*.svg", "*.json", "linux-source-*/Documentation/devicetree/*"]
 # What the build calls: the package that has it.
-PROGRAMS = {"make": "make", "gcc": "gcc", "ld": "binutils", "flex": "flex", "bison": "bison", "bc": "bc", "tar": "tar", "xz": "xz-utils"}
+PROGRAMS = {
+    "make": "make",
+    "gcc": "gcc",
+    "ld": "binutils",
+    "flex": "flex",
+    "bison": "bison",
+    "bc": "bc",
+    "tar": "tar",
+    "xz": "xz-utils",
+}
 
 
 def tarball():
     """Linux's source, the newest that is installed, or None."""
-    found = sorted(TARBALLS.glob("linux-source-*.tar.xz"), key=lambda p: [int(n) for n in p.name[13:-7].split(".") if n.isdigit()])
+    found = sorted(
+        TARBALLS.glob("linux-source-*.tar.xz"), key=lambda p: [int(n) for n in p.name[13:-7].split(".") if n.isdigit()]
+    )
     return found[-1] if found else None
 
 
@@ -40,7 +53,8 @@ def missing_packages():
 
 
 class Sources:
-    """Images under `folder`; file systems are mounted at `source` and `output`, always the same paths: the build writes them down."""
+    """Images under `folder`; file systems are mounted at `source` and `output`, always the same paths: the build writes
+    them down."""
 
     def __init__(self, folder, log, say):
         self.folder, self.log, self.say = folder, log, say
@@ -56,7 +70,18 @@ class Sources:
     def _key(self):
         """What the images are made from."""
         stat = tarball().stat()
-        return json.dumps([tarball().name, stat.st_size, stat.st_mtime, str(self.folder), SOURCE_MIB, OUTPUT_MIB, UNUSED, UNUSED_FILES])
+        return json.dumps(
+            [
+                tarball().name,
+                stat.st_size,
+                stat.st_mtime,
+                str(self.folder),
+                SOURCE_MIB,
+                OUTPUT_MIB,
+                UNUSED,
+                UNUSED_FILES,
+            ]
+        )
 
     def version(self):
         return tarball().name[len("linux-source-") : -len(".tar.xz")]
@@ -75,13 +100,18 @@ class Sources:
         tree.mkdir()
         try:
             left_out = [*(f"linux-source-*/{part}/*.[chS]" for part in UNUSED), *UNUSED_FILES]
-            process.run(["tar", "-xJf", tarball(), "-C", tree, "--strip-components=1", *(f"--exclude={p}" for p in left_out)], "unpacking Linux's source")
+            process.run(
+                ["tar", "-xJf", tarball(), "-C", tree, "--strip-components=1", *(f"--exclude={p}" for p in left_out)],
+                "unpacking Linux's source",
+            )
             mkfs(self.source_image, SOURCE_MIB, "-d", tree)
         finally:
             shutil.rmtree(tree, ignore_errors=True)
         mkfs(self.output_image, OUTPUT_MIB)
         self.say("making tinyconfig and what every build needs first (make prepare)")
-        with mounted.FileSystem(self.source_image, self.source, read_only=True), mounted.FileSystem(self.output_image, self.output):
+        with mounted.FileSystem(self.source_image, self.source, read_only=True), mounted.FileSystem(
+            self.output_image, self.output
+        ):
             for target in ("tinyconfig", "prepare"):
                 process.run(self.make(target, jobs=os.cpu_count()), f"make {target}")
         shutil.copyfile(self.source_image, self.both)
@@ -97,7 +127,8 @@ class Sources:
             drop_cached(image)
 
     def warm_programs(self):
-        """Reads the compiler and what else the build runs, so that a run neither waits for them nor is charged for them."""
+        """Reads the compiler and what else the build runs, so that a run neither waits for them nor is charged for
+        them."""
         names = [*PROGRAMS, "as", "ar", "nm", "objcopy", "strip", "sh", "sed", "awk", "grep", "cat", "rm", "mv"]
         paths = [shutil.which(name) for name in names]
         paths += [process.run(["gcc", f"-print-prog-name={name}"], "gcc").strip() for name in ("cc1", "collect2")]
@@ -113,7 +144,10 @@ def mkfs(image, mib, *options):
     with open(new, "wb") as f:
         f.truncate(mib * MIB)
     process.run(
-        [mounted.program("mkfs.ext4"), "-q", "-F", "-b", "4096", "-m", "0", "-N", "48000", "-O", "^has_journal", "-E", "lazy_itable_init=0", *options, new],
+        [
+            mounted.program("mkfs.ext4"), "-q", "-F", "-b", "4096", "-m", "0", "-N", "48000", "-O", "^has_journal",
+            "-E", "lazy_itable_init=0", *options, new,
+        ],
         "mkfs.ext4",
     )  # fmt: skip
     # Not sparse: every miss is to be a transfer.

@@ -6,10 +6,16 @@
 
 mod bodies;
 mod images;
+mod kernel;
+mod plans;
+mod server;
 mod traces;
 
 pub use bodies::{api, ranges};
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
+pub use kernel::{kernel_files, proc_files};
+pub use plans::config;
+pub use server::nbd_client;
 pub use traces::trace;
 
 use undercroft_porttest::{nbd, vhost};
@@ -35,22 +41,6 @@ pub const TARGETS: [Target; 14] = [
     ("virtio_chain", virtio_chain),
 ];
 
-/// Configuration files: any bytes give a plan or problems, and an accepted plan keeps its invariants.
-pub fn config(data: &[u8]) {
-    undercroft_config::check_bytes(data);
-}
-
-/// Files of /proc, /sys and control groups, and the file of saved settings: any bytes give values or nothing.
-pub fn kernel_files(data: &[u8]) {
-    undercroft_hostmem::ksm::check_bytes(data);
-    undercroft_hostmem::pressure::check_bytes(data);
-}
-
-/// What an NBD server sends, to the client that the back end is.
-pub fn nbd_client(data: &[u8]) {
-    undercroft_backend::nbd::exercise_client(data);
-}
-
 /// NBD requests: arbitrary bytes, and mostly sensible requests, in any pieces, replied to in any order. Each request is
 /// answered exactly once, with the verdict of the rules and the bytes of the disk.
 pub fn nbd_commands(data: &[u8]) {
@@ -60,11 +50,6 @@ pub fn nbd_commands(data: &[u8]) {
 /// NBD handshake: arbitrary bytes, and arbitrary options in good frames. Bounded output, well-formed replies, no panic.
 pub fn nbd_handshake(data: &[u8]) {
     nbd::exercise::fuzz_handshake(data);
-}
-
-/// What the scanner reads about other processes: maps, pagemap entries, command lines, KSM statistics.
-pub fn proc_files(data: &[u8]) {
-    undercroft_hostmem::scan::exercise(data);
 }
 
 /// The messages of a vhost-user front end, over a pair of sockets.

@@ -1,6 +1,7 @@
 """Fixtures for tests with real guests: a disk image, the daemon on it, a guest on the daemon.
 
-The parts come from experiments/rig, which the demo and the laboratory use too. UNDERCROFT_LONG=1 makes the tests longer.
+The parts come from experiments/rig, which the demo and the laboratory use too. UNDERCROFT_LONG=1 makes the tests
+longer.
 """
 
 import sys
@@ -53,8 +54,8 @@ def undercroft(scratch):
 
 @pytest.fixture
 def boot(scratch, accel):
-    """boot(daemon, **options): a guest on the daemon's first disk, or its first `disks`, with mkfs.ext4, e2fsck and fio in it
-    unless told otherwise; ended after the test."""
+    """boot(daemon, **options): a guest on the daemon's first disk, or its first `disks`, with mkfs.ext4, e2fsck and fio
+    in it unless told otherwise; ended after the test."""
     started = []
 
     def start(daemon, disks=1, **options):

@@ -147,7 +147,8 @@ def test_guest_goes_on_after_the_daemon_was_killed(disk, undercroft, boot):
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
 @pytest.mark.parametrize("zeroing", [True, False], ids=["zeroing", "not zeroing"])
 def test_pages_kept_from_a_guest_are_what_the_image_holds(disk, zeroing, undercroft, boot):
-    """A guest reads and writes twice what its own cache holds: every page of it that is kept is compared with the image."""
+    """A guest reads and writes twice what its own cache holds: every page of it that is kept is compared with the
+    image."""
     daemon = undercroft(disk, daemon_options="check_captures = true\n")
     guest = boot(daemon, ram_mib=160, initramfs="initramfs", append=f"init_on_alloc={zeroing:d}")
     size = 224 << 20
@@ -165,8 +166,8 @@ def test_pages_kept_from_a_guest_are_what_the_image_holds(disk, zeroing, undercr
 
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
 def test_two_disks_of_a_guest_have_one_table_of_its_pages(disk, undercroft, boot):
-    """A guest reads and writes two disks at once, together twice what its own cache holds: one table knows its pages, and every
-    page of it that is kept is compared with the image of the disk that it is kept for."""
+    """A guest reads and writes two disks at once, together twice what its own cache holds: one table knows its pages,
+    and every page of it that is kept is compared with the image of the disk that it is kept for."""
     second = disk.with_name("second.raw")
     process.run(["qemu-img", "create", "-q", "-f", "raw", second, "256M"], "qemu-img create")
     daemon = undercroft(disk, second, daemon_options="check_captures = true\nworkers = 1\n")
@@ -177,7 +178,9 @@ def test_two_disks_of_a_guest_have_one_table_of_its_pages(disk, undercroft, boot
     ops = 200_000 if LONG else 20_000
 
     def load(name):
-        zipf = f"workload zipf /dev/{name} --seed {ord(name[2])} --bytes {size} --ops {ops} --write-percent 20 --check-all"
+        zipf = (
+            f"workload zipf /dev/{name} --seed {ord(name[2])} --bytes {size} --ops {ops} --write-percent 20 --check-all"
+        )
         return f"{zipf} > /tmp/{name}"
 
     _, text = guest.run(f"({load('vda')}) & {load('vdb')}; wait; tail -q -n 1 /tmp/vda /tmp/vdb", 900)
@@ -194,8 +197,8 @@ def test_two_disks_of_a_guest_have_one_table_of_its_pages(disk, undercroft, boot
 
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
 def test_what_a_guest_held_is_copied_when_it_reboots(disk, undercroft, boot):
-    """A guest that reads more than its own cache holds is reset: what its memory still holds is copied, each page compared with
-    the image, and found by the guest when it asks for it again."""
+    """A guest that reads more than its own cache holds is reset: what its memory still holds is copied, each page
+    compared with the image, and found by the guest when it asks for it again."""
     daemon = undercroft(disk, daemon_options="check_captures = true\n")
     guest = boot(daemon, ram_mib=160, initramfs="initramfs", reboots=True)
     size = 224 << 20
@@ -218,8 +221,8 @@ def test_what_a_guest_held_is_copied_when_it_reboots(disk, undercroft, boot):
 
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
 def test_file_system_of_small_blocks_is_kept_exclusive(disk, undercroft, boot):
-    """A file in a file system of 1 KiB blocks, whose pages begin 1 KiB after blocks of the disk: less is read from the disk with an
-    exclusive cache than with an inclusive one, and every page that is kept is compared with the image."""
+    """A file in a file system of 1 KiB blocks, whose pages begin 1 KiB after blocks of the disk: less is read from the
+    disk with an exclusive cache than with an inclusive one, and every page that is kept is compared with the image."""
     process.run(["/usr/sbin/mkfs.ext4", "-q", "-F", "-b", "1024", disk], "mkfs.ext4 on the host")
     size, ops = 176 << 20, 200_000 if LONG else 20_000
     read = {}
@@ -241,7 +244,9 @@ def test_file_system_of_small_blocks_is_kept_exclusive(disk, undercroft, boot):
         guest.power_off()
         daemon.__exit__()
         exclusive = status["exclusive"]
-        assert exclusive["captures_wrong"] == 0 and exclusive["block_offset"] == (1024 if mode == "auto" else 0), exclusive
+        assert exclusive["captures_wrong"] == 0 and exclusive["block_offset"] == (
+            1024 if mode == "auto" else 0
+        ), exclusive
     print(read, exclusive)
     assert exclusive["captures_compared"] > 500, exclusive
     assert read["auto"] < read["off"] * 0.9, read

@@ -17,20 +17,25 @@ sys.path.insert(0, str(ROOT / "experiments"))
 from exclusive import derive, store  # noqa: E402
 from rig import slowdisk  # noqa: E402
 
-# A pool of the guest's own, past its page cache: what reaches the host then does not depend on how much memory the guest
-# found free when it booted, so that two arms see the same reads.
+# A pool of the guest's own, past its page cache: what reaches the host then does not depend on how much memory the
+# guest found free when it booted, so that two arms see the same reads.
 SMALL = ["--quick", "--loads", "pool", "--n", "0.25", "--guest-memory", "112MiB"]
 
 
 def command(scratch, *arguments):
     """The laboratory on the program under test, with all its files in `scratch`."""
     program = ["--undercroft", built("undercroft"), "--work", scratch / "work", "--out", scratch / "out"]
-    return [str(a) for a in [sys.executable, ROOT / "experiments" / "exclusive" / "run.py", *SMALL, *program, *arguments]]
+    return [
+        str(a) for a in [sys.executable, ROOT / "experiments" / "exclusive" / "run.py", *SMALL, *program, *arguments]
+    ]
 
 
 def left_behind(scratch):
     """Control groups and tracing instances of runs that have ended, and processes of this one."""
-    named = [*Path("/sys/fs/cgroup").glob("**/undercroft-demo-*"), *Path("/sys/kernel/tracing/instances").glob("undercroft-lab-*")]
+    named = [
+        *Path("/sys/fs/cgroup").glob("**/undercroft-demo-*"),
+        *Path("/sys/kernel/tracing/instances").glob("undercroft-lab-*"),
+    ]
     found = [str(p) for p in named if not Path("/proc", p.name.rsplit("-", 1)[1]).exists()]
     loops = Path("/sys/block").glob("loop*/loop/backing_file")
     found += [str(p) for p in loops if str(scratch) in p.read_text()]
@@ -45,8 +50,8 @@ def left_behind(scratch):
 
 
 def test_a_small_cell(scratch, accel):
-    """O_DIRECT reads what the guest reads, LRU saves what an LRU cache put through the log of that saves, and a second run
-    with --resume has nothing to do."""
+    """O_DIRECT reads what the guest reads, LRU saves what an LRU cache put through the log of that saves, and a second
+    run with --resume has nothing to do."""
     done = run(*command(scratch, "--arms", "direct,undercroft-lru"), check=False, limit=300, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
     (cell,) = store.load(scratch / "out" / "exclusive.json.xz")["cells"].values()
@@ -65,8 +70,8 @@ def test_a_small_cell(scratch, accel):
 
 
 def test_a_small_cell_on_slow_disks(scratch, accel):
-    """Two waits in one run: the disk's own count is what the arms were counted, the guest's cache outlives the first part, and an arm
-    that speaks NBD to the disk itself saves what one on the block device does."""
+    """Two waits in one run: the disk's own count is what the arms were counted, the guest's cache outlives the first
+    part, and an arm that speaks NBD to the disk itself saves what one on the block device does."""
     if missing := slowdisk.lacks():
         pytest.skip("; ".join(missing))
     small = ["--loads", "uniform", "--disks", "0.5ms,2ms", "--arms", "default-off,undercroft-lru,upstream"]
@@ -80,7 +85,9 @@ def test_a_small_cell_on_slow_disks(scratch, accel):
         assert list(arms) == ["default-off", "undercroft-lru", "upstream"]
         for record in arms.values():
             assert record["disk_latency_us"] >= cell["wait_us"]
-            assert 0.2 < derive.figures(record)["guest_hits"] < 0.8, "also in the part that begins with what the other has left"
+            assert (
+                0.2 < derive.figures(record)["guest_hits"] < 0.8
+            ), "also in the part that begins with what the other has left"
             assert derive.figures(record)["emulator_us_per_op"] > 0
         assert (arms["default-off"]["read_ahead_kb"], arms["default-off"]["read_ahead_seen_kb"]) == (0, 0)
         assert arms["undercroft-lru"]["read_ahead_kb"] is None
@@ -93,7 +100,11 @@ def test_a_small_cell_on_slow_disks(scratch, accel):
 def test_a_daemon_that_dies_ends_the_run(scratch, accel):
     """A guest would wait for ever for a disk that nobody serves: the laboratory says who died, and leaves nothing."""
     lab = subprocess.Popen(
-        command(scratch, "--arms", "undercroft-lru"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(scratch, "--arms", "undercroft-lru"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         for line in lab.stdout:
@@ -110,7 +121,9 @@ def test_a_daemon_that_dies_ends_the_run(scratch, accel):
 
 def test_a_stopped_run_leaves_nothing(scratch, accel):
     """Ctrl-C while a guest runs: exit status 130 and nothing left."""
-    stopped = subprocess.Popen(command(scratch, "--arms", "default"), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    stopped = subprocess.Popen(
+        command(scratch, "--arms", "default"), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         for line in stopped.stdout:
             if "booting" in line:
@@ -125,8 +138,8 @@ def test_a_stopped_run_leaves_nothing(scratch, accel):
 
 
 def test_a_guest_with_private_ram_is_scanned(scratch, accel):
-    """Over NBD nothing is known of the guest but by the scan, which finds it by its pid file: what it holds is found in the cache,
-    and the laboratory counts the same from outside."""
+    """Over NBD nothing is known of the guest but by the scan, which finds it by its pid file: what it holds is found in
+    the cache, and the laboratory counts the same from outside."""
     done = run(*command(scratch, "--arms", "scan-nbd"), check=False, limit=300, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
     (cell,) = store.load(scratch / "out" / "exclusive.json.xz")["cells"].values()

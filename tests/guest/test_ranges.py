@@ -62,8 +62,8 @@ def wanted(*files):
 
 
 def test_what_it_prints_is_where_the_bytes_are(disk, scratch, undercroft, boot):
-    """Fragmented, linked, sparse and deleted files on a partition: the ranges hold every byte of the container's files once,
-    and nothing else; the list follows when files grow and go."""
+    """Fragmented, linked, sparse and deleted files on a partition: the ranges hold every byte of the container's files
+    once, and nothing else; the list follows when files grow and go."""
     daemon = undercroft(disk)
     guest = boot(daemon)
     guest.run("mount -t ext4 -o noatime /dev/vda1 /mnt && mkdir /mnt/web /mnt/db /mnt/web/deep")

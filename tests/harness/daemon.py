@@ -1,7 +1,7 @@
 """The daemon under test: a configuration, a process, and what must hold when it ends.
 
-Owns the process and its directory of sockets. Invariant: `stop` holds the daemon to exit code 0, no panic, and no socket
-left behind, whichever test uses it.
+Owns the process and its directory of sockets. Invariant: `stop` holds the daemon to exit code 0, no panic, and no
+socket left behind, whichever test uses it.
 """
 
 import json
@@ -51,7 +51,8 @@ class Daemon:
         extra: str = "",
         wrap=list,
     ):
-        """`store` is added to [store], `extra` to the file; `wrap` puts a command that starts the daemon's around it."""
+        """`store` is added to [store], `extra` to the file; `wrap` puts a command that starts the daemon's around
+        it."""
         self.store, self.extra, self.wrap = store, extra, wrap
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)

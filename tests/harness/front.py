@@ -1,7 +1,7 @@
 """A vhost-user front end of bytes: what a hypervisor does to attach a disk, and whatever else a hostile one could do.
 
-Owns its connection, its memory and one queue. Invariant: it does exactly what it is told, however wrong; nothing that it
-waits for is waited for without an end.
+Owns its connection, its memory and one queue. Invariant: it does exactly what it is told, however wrong; nothing that
+it waits for is waited for without an end.
 """
 
 import array

@@ -49,8 +49,9 @@ class FuseFile:
         self.thread.start()
 
     def hold(self, pid: int) -> None:
-        """From now on no close by that process is answered. Those of this one are; but a process that is started while the file is
-        open here closes it, and this one would wait for that with its interpreter locked: so nobody could answer."""
+        """From now on no close by that process is answered. Those of this one are; but a process that is started while
+        the file is open here closes it, and this one would wait for that with its interpreter locked: so nobody could
+        answer."""
         with self.lock:
             self.holds = pid
 
@@ -99,8 +100,11 @@ class FuseFile:
             major_minor = struct.pack("<IIII", 7, 31, 65536, 0)
             self._answer(unique, major_minor + struct.pack("<HHIIHHI28x", 12, 9, 128 << 10, 1, 32, 0, 0))
         elif opcode == GETATTR:
-            # Number, size, blocks, three times, their nanoseconds, mode, links, owner, group, device, block size, flags.
-            attributes = struct.pack("<QQQQQQIIIIIIIIII", ROOT, self.size, self.size // 512, 0, 0, 0, 0, 0, 0, 0o100644, 1, 0, 0, 0, 4096, 0)
+            # Number, size, blocks, three times, their nanoseconds, mode, links, owner, group, device, block size,
+            # flags.
+            attributes = struct.pack(
+                "<QQQQQQIIIIIIIIII", ROOT, self.size, self.size // 512, 0, 0, 0, 0, 0, 0, 0o100644, 1, 0, 0, 0, 4096, 0
+            )
             self._answer(unique, struct.pack("<QII", 3600, 0, 0) + attributes)
         elif opcode == OPEN:
             self._answer(unique, struct.pack("<QII", 1, 0, 0))

@@ -1,4 +1,5 @@
-"""Guests without a system: QEMU processes, stopped before their first instruction, whose memory holds what a test put there.
+"""Guests without a system: QEMU processes, stopped before their first instruction, whose memory holds what a test put
+there.
 
 Owns the process. Never boots anything: `-device loader` copies a file to an address of the guest's memory.
 """
@@ -37,21 +38,45 @@ def _no_huge_pages() -> None:
 class StillGuest:
     """A guest that does nothing. `contents` maps addresses to bytes."""
 
-    def __init__(self, directory: Path, name: str, contents: dict[int, bytes], shared: bool, images=(), size: int = 64 * MIB):
+    def __init__(
+        self, directory: Path, name: str, contents: dict[int, bytes], shared: bool, images=(), size: int = 64 * MIB
+    ):
         need(QEMU)
         self.name, self.size = name, size
         self.monitor = directory / f"{name}.monitor"
-        command = [QEMU, "-M", "none", "-accel", "tcg", "-nodefaults", "-display", "none", "-S", "-name", f"guest={name}"]
+        command = [
+            QEMU,
+            "-M",
+            "none",
+            "-accel",
+            "tcg",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-S",
+            "-name",
+            f"guest={name}",
+        ]
         command += ["-monitor", f"unix:{self.monitor},server=on,wait=off", "-m", f"{size >> 20}M"]
         if shared:
-            command += ["-object", f"memory-backend-memfd,id=ram,size={size},share=on", "-machine", "memory-backend=ram"]
+            command += [
+                "-object",
+                f"memory-backend-memfd,id=ram,size={size},share=on",
+                "-machine",
+                "memory-backend=ram",
+            ]
         for n, (address, data) in enumerate(contents.items()):
             path = directory / f"{name}.{n}.bin"
             path.write_bytes(data)
             command += ["-device", f"loader,file={path},addr={address:#x},force-raw=on"]
         for n, image in enumerate(images):
-            command += ["-drive", f"if=none,id=d{n},file={image},format={'qcow2' if str(image).endswith('qcow2') else 'raw'}"]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_no_huge_pages)
+            command += [
+                "-drive",
+                f"if=none,id=d{n},file={image},format={'qcow2' if str(image).endswith('qcow2') else 'raw'}",
+            ]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_no_huge_pages
+        )
         end = time.monotonic() + 20
         # The loader's contents are there before the monitor listens to anybody.
         while not self.monitor.exists():
@@ -86,7 +111,8 @@ class StillGuest:
         pytest.fail("the guest has no memfd")
 
     def held(self) -> dict[str, int]:
-        """What the kernel says of the mapping that is its memory, in KiB: Rss, Anonymous, Swap ... (QEMU's own heap breathes)."""
+        """What the kernel says of the mapping that is its memory, in KiB: Rss, Anonymous, Swap ... (QEMU's own heap
+        breathes)."""
         with open(f"/proc/{self.pid}/smaps", encoding="ascii") as f:
             fields: dict[str, int] = {}
             for line in f:
@@ -96,7 +122,11 @@ class StillGuest:
                 elif words[0] == "VmFlags:":
                     if fields.get("Size") == self.size >> 10 and "dc" in words:
                         # How far others share it, and when it was last used, is not what it holds.
-                        return {k: v for k, v in fields.items() if k in ("Rss", "Anonymous", "AnonHugePages", "Swap", "Size")}
+                        return {
+                            k: v
+                            for k, v in fields.items()
+                            if k in ("Rss", "Anonymous", "AnonHugePages", "Swap", "Size")
+                        }
                     fields = {}
         pytest.fail("the guest has no memory")
 

@@ -76,7 +76,9 @@ class Wire:
                 return self
             assert kind == 3, f"{kind:#x} {data!r}"
 
-    def request(self, command: int, offset: int, length: int, cookie: int = 0, flags: int = 0, data: bytes = b"") -> None:
+    def request(
+        self, command: int, offset: int, length: int, cookie: int = 0, flags: int = 0, data: bytes = b""
+    ) -> None:
         self.send(struct.pack(">IHHQQI", REQUEST, flags, command, cookie, offset, length) + data)
 
     def reply(self) -> tuple[int, int]:

@@ -29,7 +29,11 @@ def built(name: str) -> str:
     for path in candidates:
         if path.exists():
             return str(path)
-    how = "scripts/build-ranges.sh" if name == "undercroft-ranges" else "cargo build --release -p undercroft -p undercroft-bench-driver"
+    how = (
+        "scripts/build-ranges.sh"
+        if name == "undercroft-ranges"
+        else "cargo build --release -p undercroft -p undercroft-bench-driver"
+    )
     pytest.fail(f"{name} is not built: {how}")
 
 
@@ -47,10 +51,14 @@ def need_root() -> None:
 
 
 def run(
-    *command: object, check: bool = True, stdin: str | None = None, limit: float = TIME_LIMIT_S, logs: Path | None = None
+    *command: object,
+    check: bool = True,
+    stdin: str | None = None,
+    limit: float = TIME_LIMIT_S,
+    logs: Path | None = None,
 ):
-    """Runs a program; with `check` it must succeed. One that does not end within `limit` seconds fails the test, which shows what
-    it was doing, and the ends of the logs in the folder `logs`."""
+    """Runs a program; with `check` it must succeed. One that does not end within `limit` seconds fails the test, which
+    shows what it was doing, and the ends of the logs in the folder `logs`."""
     words = [str(c) for c in command]
     need(words[0])
     given = None if stdin is None else subprocess.PIPE

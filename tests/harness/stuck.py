@@ -13,8 +13,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def told(pid: int, logs: Path | None = None) -> str:
-    """Processes below `pid`, itself included, with what each of their threads waits for and how much processor time it took in the
-    last second; the state of Undercroft daemons among them; and the ends of all logs in the folder `logs`."""
+    """Processes below `pid`, itself included, with what each of their threads waits for and how much processor time it
+    took in the last second; the state of Undercroft daemons among them; and the ends of all logs in the folder
+    `logs`."""
     before = {thread: found for process in below(pid) for thread, found in _threads(process)}
     time.sleep(1)
     lines = []

@@ -6,6 +6,7 @@ use crate::nbd::uri::Uri;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::str::FromStr;
+use undercroft_units::Size;
 
 /// Drives vhost-user-blk and NBD sockets without a VM, for benches and tests. Results are JSON on the standard output.
 ///
@@ -55,30 +56,6 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> anyhow::Result<Address> {
         if text.contains("://") { Ok(Address::Nbd(text.parse()?)) } else { Ok(Address::Vhost(text.into())) }
-    }
-}
-
-/// A size in bytes: `4096`, `64KiB`, `1GiB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl FromStr for Size {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Size> {
-        let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(split);
-        let shift = match unit {
-            "" | "B" => 0,
-            "KiB" => 10,
-            "MiB" => 20,
-            "GiB" => 30,
-            "TiB" => 40,
-            _ => anyhow::bail!("{text}: a size is written like 4096, 64KiB or 1GiB"),
-        };
-        let number: u64 = number.parse().map_err(|_| anyhow::anyhow!("{text}: a size starts with a number"))?;
-        let bytes = number.checked_mul(1 << shift).ok_or_else(|| anyhow::anyhow!("{text} is too large"))?;
-        Ok(Size(bytes))
     }
 }
 
@@ -212,11 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units_of_1024() {
-        assert_eq!("64KiB".parse::<Size>().unwrap(), Size(65536));
-        assert_eq!("512".parse::<Size>().unwrap(), Size(512));
-        for bad in ["", "KiB", "4kb", "99999999999999TiB", "-1"] {
-            assert!(bad.parse::<Size>().is_err(), "{bad}");
-        }
+    fn sizes_are_read_as_everywhere() {
+        let of = |words: &[&str]| match Cli::try_parse_from([&["driver", "run", "/a/socket"][..], words].concat()) {
+            Ok(Cli { command: Command::Run(run) }) => Ok((run.block, run.length)),
+            Ok(_) => panic!("another command"),
+            Err(e) => Err(e.to_string()),
+        };
+        assert_eq!(of(&[]), Ok((Size(4096), None)));
+        assert_eq!(of(&["--block", "64KiB", "--length", "1.5GiB"]), Ok((Size(65536), Some(Size(3 << 29)))));
+        assert!(of(&["--block", "4k"]).is_err_and(|said| said.contains("4KiB (powers of 1024)")));
     }
 }

@@ -86,11 +86,11 @@ pub fn audit(journal: &Path, source: &mut Source, base: Option<&File>, strict: b
             if flushed.is_ok() && all.is_err() {
                 findings.unflushed_lost += 1;
             }
-            if let Err(what) = if strict { all } else { flushed } {
+            if let Err(broken) = if strict { all } else { flushed } {
                 findings.ok = false;
                 findings.wrong += 1;
                 if findings.described.len() < DESCRIBED_MAX {
-                    findings.described.push(what);
+                    findings.described.push(broken.to_string());
                 }
             }
         }

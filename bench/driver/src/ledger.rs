@@ -4,7 +4,7 @@
 //! the driver has at most one change of a sector under way, so a later change acknowledged supersedes all before it.
 
 use crate::journal::{Change, Record};
-use crate::stamp::{SECTOR_BYTES, Seen, look};
+use crate::stamp::{SECTOR_BYTES, Seen, Stamp, look};
 use anyhow::{Result, bail, ensure};
 use std::collections::HashMap;
 
@@ -58,6 +58,43 @@ pub enum Promise {
     Acknowledged,
     /// Everything acknowledged and then flushed is there.
     Flushed,
+}
+
+/// What a sector was found to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Found {
+    /// Only zeroes.
+    #[error("zeroes")]
+    Zeroes,
+    /// What no run of the driver has written: its first bytes.
+    #[error("foreign bytes {0:02x?}...")]
+    Foreign([u8; 16]),
+    /// The head of a stamp, and not all of it.
+    #[error("a torn stamp (sector {}, change {})", .0.sector, .0.sequence)]
+    Torn(Stamp),
+    /// A stamp of another journal.
+    #[error("a stamp of another run")]
+    OfAnotherRun,
+    /// What belongs elsewhere.
+    #[error("the stamp of sector {}, change {}", .0.sector, .0.sequence)]
+    OfAnotherSector(Stamp),
+    /// A change that it may not hold.
+    #[error("change {0}")]
+    Change(u64),
+}
+
+/// A sector that breaks a promise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("sector {sector} has {found}; it must have change {floor} or a later one (last ones: {last:?})")]
+pub struct BrokenPromise {
+    /// The sector.
+    pub sector: u64,
+    /// What it has.
+    pub found: Found,
+    /// The change that must have taken effect; 0 if none.
+    pub floor: u64,
+    /// The last changes of the sector, at most four.
+    pub last: Vec<u64>,
 }
 
 impl Ledger {
@@ -159,7 +196,16 @@ impl Ledger {
 
     /// Whether `bytes` may stand in `sector` if change `floor` must have taken effect and any later one may have.
     /// `base` is what stood there at first; zeroes if `None`.
-    pub fn judge(&self, sector: u64, bytes: &[u8], floor: u64, base: Option<&[u8]>) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What stands there instead.
+    pub fn judge(
+        &self,
+        sector: u64,
+        bytes: &[u8],
+        floor: u64,
+        base: Option<&[u8]>,
+    ) -> std::result::Result<(), BrokenPromise> {
         let seen = look(bytes);
         let empty = Vec::new();
         let history = self.sectors.get(&sector).map_or(&empty, |s| &s.history);
@@ -180,16 +226,16 @@ impl Ledger {
         if floor == 0 && unchanged {
             return Ok(());
         }
-        let what = match seen {
-            Seen::Zeroes => "zeroes".to_owned(),
-            Seen::Foreign => format!("foreign bytes {:02x?}...", &bytes[..16]),
-            Seen::Torn(s) => format!("a torn stamp (sector {}, change {})", s.sector, s.sequence),
-            Seen::Stamp(s) if s.seed != self.seed => "a stamp of another run".to_owned(),
-            Seen::Stamp(s) if s.sector != sector => format!("the stamp of sector {}, change {}", s.sector, s.sequence),
-            Seen::Stamp(s) => format!("change {}", s.sequence),
+        let found = match seen {
+            Seen::Zeroes => Found::Zeroes,
+            Seen::Foreign => Found::Foreign(std::array::from_fn(|i| bytes[i])),
+            Seen::Torn(s) => Found::Torn(s),
+            Seen::Stamp(s) if s.seed != self.seed => Found::OfAnotherRun,
+            Seen::Stamp(s) if s.sector != sector => Found::OfAnotherSector(s),
+            Seen::Stamp(s) => Found::Change(s.sequence),
         };
-        let last: Vec<u64> = history.iter().rev().take(4).rev().copied().collect();
-        Err(format!("sector {sector} has {what}; it must have change {floor} or a later one (last ones: {last:?})"))
+        let last = history.iter().rev().take(4).rev().copied().collect();
+        Err(BrokenPromise { sector, found, floor, last })
     }
 
     /// Sectors that were ever changed.
@@ -202,7 +248,7 @@ impl Ledger {
 pub fn stamped(ledger: &Ledger, sector: u64, count: u32, sequence: u64, into: &mut Vec<u8>) {
     into.resize(count as usize * SECTOR_BYTES, 0);
     for (i, bytes) in into.chunks_exact_mut(SECTOR_BYTES).enumerate() {
-        crate::stamp::Stamp { seed: ledger.seed, sector: sector + i as u64, sequence }.write(bytes);
+        Stamp { seed: ledger.seed, sector: sector + i as u64, sequence }.write(bytes);
     }
 }
 
@@ -238,11 +284,15 @@ mod tests {
         let (first, second) = (content(&l, 10, 1), content(&l, 10, 2));
         let zero = [0; SECTOR_BYTES];
         assert!(l.judge(10, &first, 1, None).is_ok() && l.judge(10, &second, 1, None).is_ok());
-        assert!(l.judge(10, &zero, 1, None).is_err(), "a flushed write is lost");
-        assert!(l.judge(10, &first, 2, None).is_err(), "stale");
-        assert!(l.judge(11, &first, 0, None).is_err(), "another sector's contents");
+        let found = |sector, bytes, floor| l.judge(sector, bytes, floor, None).map_err(|e| e.found);
+        assert_eq!(found(10, &zero[..], 1), Err(Found::Zeroes), "a flushed write is lost");
+        assert_eq!(found(10, &first[..], 2), Err(Found::Change(1)), "stale");
+        let elsewhere = Stamp { seed: 1, sector: 10, sequence: 1 };
+        assert_eq!(found(11, &first[..], 0), Err(Found::OfAnotherSector(elsewhere)));
         assert!(l.judge(12, &zero, 0, None).is_ok() && l.judge(12, &first, 0, None).is_err());
-        assert!(l.judge(10, &[7; SECTOR_BYTES], 0, None).is_err(), "foreign");
+        assert_eq!(found(10, &[7; SECTOR_BYTES][..], 0), Err(Found::Foreign([7; 16])));
+        let said = l.judge(10, &first, 2, None).unwrap_err().to_string();
+        assert_eq!(said, "sector 10 has change 1; it must have change 2 or a later one (last ones: [1, 2])");
         assert_eq!(l.totals(), Totals { issued: 2, acknowledged: 2, durable: 1, flushes: 1 });
         l.apply(Record::ServerLost).unwrap();
         assert_eq!(l.floor(10, Promise::Acknowledged), 1, "what was not flushed need not be there any more");

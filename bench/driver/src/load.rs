@@ -7,7 +7,7 @@ use crate::journal::{Change, Journal, Record, read_all};
 use crate::ledger::{Ledger, Promise, stamped};
 use crate::pattern::{Pattern, Random};
 use crate::stamp::SECTOR_BYTES;
-use crate::target::{Done, Fault, Kind, Operation, Target};
+use crate::target::{Done, Fault, Kind, Operation, Target, WrongData};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -378,7 +378,7 @@ impl<'t> Load<'t> {
                 file.read_exact_at(want, o.offset).context("the file to compare with is too short")?;
                 match got.iter().zip(want.iter()).position(|(g, w)| g != w) {
                     None => Ok(()),
-                    Some(i) => Err(Fault::WrongData(format!("byte {} is not that of the file", o.offset + i as u64))),
+                    Some(i) => Err(WrongData::NotOfTheFile(o.offset + i as u64).into()),
                 }
             }
             Check::Stamps(book) => {
@@ -392,7 +392,7 @@ impl<'t> Load<'t> {
                         read_padded(file, sector * SECTOR_BYTES as u64, &mut base)?;
                     }
                     let base = book.base.is_some().then_some(&base[..]);
-                    book.ledger.judge(sector, bytes, self.slots[o.tag].floors[i], base).map_err(Fault::WrongData)?;
+                    book.ledger.judge(sector, bytes, self.slots[o.tag].floors[i], base).map_err(WrongData::Broken)?;
                 }
                 Ok(())
             }

@@ -3,6 +3,7 @@
 //! Owns the words both sides share. Knows nothing of rings or sockets.
 //! Invariant: every operation submitted comes back from `reap` exactly once, or `reap` says that the server is gone.
 
+use crate::ledger::BrokenPromise;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -78,6 +79,17 @@ pub struct Counters {
     pub wakes: u64,
 }
 
+/// What is wrong with data that was read.
+#[derive(Debug, Error)]
+pub enum WrongData {
+    /// It is not that of the file to compare with, from this byte of the disk on.
+    #[error("byte {0} is not that of the file")]
+    NotOfTheFile(u64),
+    /// It breaks what the journal promises.
+    #[error("{0}")]
+    Broken(#[from] BrokenPromise),
+}
+
 /// Why a run cannot go on.
 #[derive(Debug, Error)]
 pub enum Fault {
@@ -92,7 +104,7 @@ pub enum Fault {
     Protocol(String),
     /// The data read is not what it must be.
     #[error("wrong data: {0}")]
-    WrongData(String),
+    WrongData(#[from] WrongData),
     /// Something on the driver's own side failed.
     #[error("{0}")]
     Own(#[from] anyhow::Error),

@@ -80,7 +80,8 @@ pub enum OpenError {
     },
     /// Locked by another program.
     #[error(
-        "{image}: the image is locked by another program{by}; stop that program first, or open the image read-only there and here"
+        "{image}: the image is locked by another program{by}; stop that program first, or open the image read-only \
+         there and here"
     )]
     InUse {
         /// The image.
@@ -90,7 +91,8 @@ pub enum OpenError {
     },
     /// A format that is known but not served.
     #[error(
-        "{image}: {format} images are not served directly; let qemu-nbd open it (`qemu-nbd --socket=/run/disk.sock --persistent {image}`) and name the disk `nbd+unix:///?socket=/run/disk.sock`"
+        "{image}: {format} images are not served directly; let qemu-nbd open it (`qemu-nbd --socket=/run/disk.sock \
+         --persistent {image}`) and name the disk `nbd+unix:///?socket=/run/disk.sock`"
     )]
     Format {
         /// The image.
@@ -100,7 +102,8 @@ pub enum OpenError {
     },
     /// A file that is said to be a qcow2 image, and is not.
     #[error(
-        "{image} is no qcow2 image: it does not begin with the header of one; leave `format` out and it is found out, or name another image"
+        "{image} is no qcow2 image: it does not begin with the header of one; leave `format` out and it is found out, \
+         or name another image"
     )]
     NotQcow2 {
         /// The file.
@@ -108,7 +111,9 @@ pub enum OpenError {
     },
     /// A file without the header of a qcow2 image that has the name of one.
     #[error(
-        "{image}: the name says qcow2, but it does not begin with the header of one: a damaged image, or one that was not written yet; look at a copy with `qemu-img check`, or give `format = \"raw\"` if its bytes are those of a disk"
+        "{image}: the name says qcow2, but it does not begin with the header of one: a damaged image, or one that was \
+         not written yet; look at a copy with `qemu-img check`, or give `format = \"raw\"` if its bytes are those of a \
+         disk"
     )]
     NamedQcow2 {
         /// The file.

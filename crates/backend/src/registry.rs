@@ -51,9 +51,11 @@ impl InUse {
             Some(e) if !writer && !e.writer => e.claims += 1,
             Some(e) => {
                 let remedy = if writer && !e.writer {
-                    "it is read there (perhaps as the backing image of a clone): writing to it would change that disk; make a clone: `qemu-img create -f qcow2 -b IMAGE -F FORMAT CLONE`"
+                    "it is read there (perhaps as the backing image of a clone): writing to it would change that disk; \
+                     make a clone: `qemu-img create -f qcow2 -b IMAGE -F FORMAT CLONE`"
                 } else if writer {
-                    "two disks that write to one image destroy it; remove one, or make a clone for it: `qemu-img create -f qcow2 -b IMAGE -F FORMAT CLONE`"
+                    "two disks that write to one image destroy it; remove one, or make a clone for it: `qemu-img \
+                     create -f qcow2 -b IMAGE -F FORMAT CLONE`"
                 } else {
                     "it is written there, so what is read here could be stale; open it read-only there too"
                 };

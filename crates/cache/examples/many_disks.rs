@@ -173,10 +173,9 @@ fn main() {
         });
         let [(ns, ratio), (ns_ahead, ratio_ahead)] = figures;
         if json {
-            println!(
-                r#"{{"case":"{}","beside":"{}","ns":{ns:.1},"ratio":{ratio:.4},"prefetched_ns":{ns_ahead:.1},"prefetched_ratio":{ratio_ahead:.4}}}"#,
-                case.name, cases[case.beside].name
-            );
+            let plain = format!(r#""ns":{ns:.1},"ratio":{ratio:.4}"#);
+            let ahead = format!(r#""prefetched_ns":{ns_ahead:.1},"prefetched_ratio":{ratio_ahead:.4}"#);
+            println!(r#"{{"case":"{}","beside":"{}",{plain},{ahead}}}"#, case.name, cases[case.beside].name);
         } else {
             println!("{:36} {ns:10.1} {ratio:8.3} {ns_ahead:14.1} {ratio_ahead:8.3}", case.name);
         }

@@ -247,8 +247,8 @@ impl ServePlan {
             return Ok(());
         }
         let error = format!(
-            "a goal is of no use to \"{name}\": the share of {whole} is divided by `{controller}`, and only `target` looks \
-             at goals"
+            "a goal is of no use to \"{name}\": the share of {whole} is divided by `{controller}`, and only `target` \
+             looks at goals"
         );
         let node = if whole == "the host" { "host" } else { whole.trim_matches('"') };
         let remedy = format!("`undercroft set {node} --controller target` first");

@@ -53,7 +53,9 @@ impl Checker<'_> {
             if found.is_none() {
                 let remedy = match nearest(text, known.iter().map(|(n, _)| *n)) {
                     Some(near) => format!("did you mean \"{near}\"?"),
-                    None => "known are raw, qcow2, nbd; other formats work through qemu-nbd: image = \"nbd+unix:///?socket=PATH\"".to_string(),
+                    None => "known are raw, qcow2, nbd; other formats work through qemu-nbd: image = \
+                        \"nbd+unix:///?socket=PATH\""
+                        .to_string(),
                 };
                 let line = spec.lines.get("format").copied();
                 self.error(line, place, format!("unknown format \"{}\"", clip(text)), remedy);

@@ -229,5 +229,5 @@ impl Checker<'_> {
 }
 
 /// What to do about a TCP address that others reach.
-const TLS_REMEDY: &str = "nothing there is authenticated: use [[nbd.listen]] with tls = \"require\" and tls_client_ca, keep it on a \
-                          trusted network, or listen on 127.0.0.1";
+const TLS_REMEDY: &str = "nothing there is authenticated: use [[nbd.listen]] with tls = \"require\" and tls_client_ca, \
+    keep it on a trusted network, or listen on 127.0.0.1";

@@ -13,11 +13,11 @@ pub fn markdown() -> String {
     let mut out = String::from(
         "<!-- Written by `undercroft reference > docs/configuration.md` from crates/config/src/keys. -->\n\n\
          # Configuration\n\n\
-         `undercroft serve CONFIG` reads a TOML file; `undercroft check CONFIG` looks for everything that is wrong with it \
-         without serving; `SIGHUP` or `undercroft reload` makes the daemon read it again.\n\n\
-         Sizes are texts with a unit, `512MiB` (powers of 1024: KiB, MiB, GiB, TiB) or `500MB` (powers of 1000: kB, MB, \
-         GB, TB); a plain number is bytes. `512M` could mean either and is refused. Times are `50us`, `2ms`, `1.5s`. \
-         Relative paths are taken from the directory of the file. An unknown key is an error, never ignored.\n",
+         `undercroft serve CONFIG` reads a TOML file; `undercroft check CONFIG` looks for everything that is wrong \
+         with it without serving; `SIGHUP` or `undercroft reload` makes the daemon read it again.\n\n\
+         Sizes are texts with a unit, `512MiB` (powers of 1024: KiB, MiB, GiB, TiB) or `500MB` (powers of 1000: kB, \
+         MB, GB, TB); a plain number is bytes. `512M` could mean either and is refused. Times are `50us`, `2ms`, \
+         `1.5s`. Relative paths are taken from the directory of the file. An unknown key is an error, never ignored.\n",
     );
     for section in SECTIONS {
         let title = if section.header.is_empty() { "The file".to_string() } else { section.header.to_string() };
@@ -56,21 +56,21 @@ const LIVE: [Way; 4] = [
         "By hand",
         "`undercroft set` and the API change these at once (`PATCH /v1/nodes/NAME`, `PATCH /v1/disks/NAME`); so does a \
          reload. A value that was set by hand holds until the next reload, which takes the values of the file again. \
-         `undercroft set --memory` makes the store smaller than `store.memory` and larger again, and `undercroft ksm on` \
-         and `off` switch `ksm.manage`.",
+         `undercroft set --memory` makes the store smaller than `store.memory` and larger again, and `undercroft ksm \
+         on` and `off` switch `ksm.manage`.",
         |live| matches!(live, Live::Set(_)),
     ),
     (
         "By a reload",
         "`SIGHUP` or `undercroft reload` reads the file again, and changes these. It attaches disks that are new and \
-         detaches those that are gone, reads the certificates of `[[nbd.listen]]` again, and names every change that it \
-         made, each key with what it was, in its answer and in the log.",
+         detaches those that are gone, reads the certificates of `[[nbd.listen]]` again, and names every change that \
+         it made, each key with what it was, in its answer and in the log.",
         |live| live == Live::Reload,
     ),
     (
         "When the disk is attached again",
-        "A reload names these keys where they differ, but does not change the disk. To change them, `undercroft detach` \
-         and `attach` the disk, or start the daemon again.",
+        "A reload names these keys where they differ, but does not change the disk. To change them, `undercroft \
+         detach` and `attach` the disk, or start the daemon again.",
         |live| live == Live::Attach,
     ),
     (
@@ -88,9 +88,9 @@ pub fn man_page() -> String {
         "\" \"Undercroft\"\n.SH NAME\nundercroft.toml \\- configuration of the undercroft daemon\n.SH DESCRIPTION\n",
     );
     out.push_str(&roff(
-        "A TOML file. Sizes are texts with a unit, `512MiB` (powers of 1024) or `500MB` (powers of 1000); a plain number \
-         is bytes. Times are `50us`, `2ms`, `1.5s`. Relative paths are taken from the directory of the file. An unknown \
-         key is an error. `undercroft check` names everything that is wrong with a file.",
+        "A TOML file. Sizes are texts with a unit, `512MiB` (powers of 1024) or `500MB` (powers of 1000); a plain \
+         number is bytes. Times are `50us`, `2ms`, `1.5s`. Relative paths are taken from the directory of the file. An \
+         unknown key is an error. `undercroft check` names everything that is wrong with a file.",
     ));
     for section in SECTIONS {
         man_section(&mut out, section);

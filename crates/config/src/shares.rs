@@ -335,7 +335,8 @@ fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
         },
         TreeError::FloorsAboveCeiling { node, floor, parent, ceiling, others } => Misfit {
             error: format!(
-                "\"{node}\": a floor of {} does not fit: \"{parent}\" has a ceiling of {}, and what else is in it has floors of {}",
+                "\"{node}\": a floor of {} does not fit: \"{parent}\" has a ceiling of {}, and what else is in it has \
+                 floors of {}",
                 bytes(*floor),
                 bytes(*ceiling),
                 bytes(*others)

@@ -59,7 +59,8 @@ pub enum TlsError {
     },
     /// The certificate and the key do not go together, or are of no use.
     #[error(
-        "{cert} and {key} cannot be used together: {why}; give the key that belongs to the first certificate in the file"
+        "{cert} and {key} cannot be used together: {why}; give the key that belongs to the first certificate in the \
+         file"
     )]
     Pair {
         /// The file of the certificate.

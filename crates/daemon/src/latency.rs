@@ -226,7 +226,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quantiles_are_close_from_above(mut v in proptest::collection::vec(0u64..1 << 36, 1..300), q in 0.0f64..=1.0) {
+        fn quantiles_are_close_from_above(
+            mut v in proptest::collection::vec(0u64..1 << 36, 1..300),
+            q in 0.0f64..=1.0,
+        ) {
             let mut h = Histogram::new();
             v.iter().for_each(|x| h.record(*x));
             v.sort_unstable();

@@ -107,7 +107,8 @@ fn end_within(limit: Duration) {
     let end = move || {
         std::thread::sleep(limit);
         tracing::error!(
-            "not stopped after {limit:?}: something still does not answer; ending without it. Writes that were acknowledged are on their images"
+            "not stopped after {limit:?}: something still does not answer; ending without it. Writes that were \
+             acknowledged are on their images"
         );
         std::process::exit(1);
     };

@@ -100,7 +100,12 @@ proptest! {
 
     /// The fast loop decides as the index does, however a trace is cut.
     #[test]
-    fn a_replay_misses_what_an_index_misses(kind in any_kind(), capacity in 0u32..60, blocks in any_blocks(), cut in 1usize..100) {
+    fn a_replay_misses_what_an_index_misses(
+        kind in any_kind(),
+        capacity in 0u32..60,
+        blocks in any_blocks(),
+        cut in 1usize..100,
+    ) {
         let mut index = Index::new(kind, capacity);
         let missed = |&&block: &&u64| !matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_));
         let expected = blocks.iter().filter(missed).count() as u64;

@@ -54,6 +54,9 @@ pub enum PortBug {
     ChunkOffsetOfBlock,
     /// A read is sent whether or not all of its data came.
     ShortReadSent,
+    /// A read's data is looked at in blocks that begin at multiples of 4096 bytes of the disk, wherever the core has
+    /// them begin.
+    BlocksAtMultiples,
     /// A port that has waited for room to send is not told of it.
     RoomNotWatched,
     /// Of a disk's ports those that use their quanta up are served as long as there are any.
@@ -76,7 +79,7 @@ pub enum PortBug {
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 21] = [
+    pub const ALL: [PortBug; 22] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -89,6 +92,7 @@ impl PortBug {
         PortBug::TagReused,
         PortBug::ChunkOffsetOfBlock,
         PortBug::ShortReadSent,
+        PortBug::BlocksAtMultiples,
         PortBug::RoomNotWatched,
         PortBug::HeavyAlwaysFirst,
         PortBug::OverQuantumForgotten,

@@ -8,7 +8,7 @@
 
 /// Bytes of the cache's blocks. The core copies, of each block, all that the request wants with one call. Where blocks
 /// begin the core decides for each disk (docs/decisions/0192): the first piece shows it.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 /// Blocks for which no memory is needed: 256 KiB, what copying tools ask for at most.
 const FEW: usize = 64;
 
@@ -50,6 +50,14 @@ impl Filled {
     fn follow(&mut self, at: usize, n: usize) -> usize {
         let boundary = if at > 0 { at } else { n };
         let skew = (BLOCK - boundary % BLOCK) % BLOCK;
+        self.begins_at(skew);
+        skew
+    }
+
+    /// The data begins `skew` bytes after the beginning of a block. The first piece says so; only a planted bug
+    /// believes that it knows earlier.
+    #[inline]
+    pub(super) fn begins_at(&mut self, skew: usize) {
         self.skew = Some(skew);
         self.left = (skew + self.len).div_ceil(BLOCK);
         self.few = 0;
@@ -57,7 +65,6 @@ impl Filled {
             self.many.clear();
             self.many.resize(self.left.div_ceil(64) - 1, 0);
         }
-        skew
     }
 
     /// `n` bytes from byte `at` of the data on have been copied. A piece that is not all that the request wants of a

@@ -369,7 +369,8 @@ fn build() -> io::Result<IoUring> {
         Some(libc::ENOSYS) => io::Error::new(e.kind(), "this kernel has no io_uring"),
         Some(libc::EPERM) => io::Error::new(
             e.kind(),
-            "io_uring is forbidden to this process (see `sysctl kernel.io_uring_disabled`, or the container's seccomp profile)",
+            "io_uring is forbidden to this process (see `sysctl kernel.io_uring_disabled`, or the container's seccomp \
+             profile)",
         ),
         Some(libc::ENOMEM) => {
             io::Error::new(e.kind(), "no memory for io_uring (raise the limit on locked memory: `ulimit -l`)")

@@ -33,8 +33,8 @@ fn count(source: &Source, limit: Option<u64>, watch: &mut Watch) -> PyResult<Opt
     if !source.reads_again() {
         let name = source.called();
         return Err(said(format!(
-            "{name} can be read only once, so its distinct blocks cannot be counted first; give them with footprint=, or \
-             give sizes in bytes or blocks"
+            "{name} can be read only once, so its distinct blocks cannot be counted first; give them with footprint=, \
+             or give sizes in bytes or blocks"
         )));
     }
     Ok(Footprint::of(source.references()?, limit, &mut |n| watch.look(n)))

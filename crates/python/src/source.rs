@@ -85,8 +85,8 @@ fn piece(what: &str, bytes: Option<u64>) -> PyResult<Option<u32>> {
 impl Source {
     /// A file; nothing is opened yet.
     #[staticmethod]
-    #[pyo3(signature = (path, *, format=None, columns=None, separator=None, time_unit="1s", offset_unit="1", size_unit="1",
-                        lenient=false, block_size=None, key_size=None, event="queue"))]
+    #[pyo3(signature = (path, *, format=None, columns=None, separator=None, time_unit="1s", offset_unit="1",
+                        size_unit="1", lenient=false, block_size=None, key_size=None, event="queue"))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn file(
         path: PathBuf,
@@ -220,8 +220,8 @@ impl Source {
             return Ok(());
         }
         Err(said(
-            "each request of this trace is one access, however wide: open it with block_size= to have sizes in bytes, or give \
-             sizes in blocks or in percent",
+            "each request of this trace is one access, however wide: open it with block_size= to have sizes in bytes, \
+             or give sizes in blocks or in percent",
         ))
     }
 

@@ -1,4 +1,5 @@
-"""Policies written in Python: the same counts as the engine's own; what goes wrong in one is told as Python tells it."""
+"""Policies written in Python: the same counts as the engine's own; what goes wrong in one is told as Python tells
+it."""
 
 import collections
 import traceback
@@ -25,7 +26,8 @@ class Lru(uc.Policy):
 
 
 class Sieve(uc.Policy):
-    """SIEVE, as the paper has it: a queue with the newest first, and a hand that moves from the oldest to the newest."""
+    """SIEVE, as the paper has it: a queue with the newest first, and a hand that moves from the oldest to the
+    newest."""
 
     def __init__(self, capacity):
         self.queue = []  # the oldest first

@@ -141,8 +141,8 @@ fn list(options: &RangesOptions, found: &FoundRanges, remarks: &mut Vec<String>)
     if spans.len() > RANGES_MAX {
         let count = spans.len();
         remarks.push(format!(
-            "{count} ranges, and the API takes at most {RANGES_MAX} of a disk: defragment the files (e4defrag, xfs_fsr), or \
-             name fewer"
+            "{count} ranges, and the API takes at most {RANGES_MAX} of a disk: defragment the files (e4defrag, \
+             xfs_fsr), or name fewer"
         ));
     }
     let mut text = format!("{{\"disk\":\"{disk}\",\"container\":\"{container}\",\"ranges\":[");

@@ -183,7 +183,11 @@ fn any_row() -> impl Strategy<Value = Row> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn no_recording_makes_it_panic(rows in prop::collection::vec(any_row(), 0..300), readahead in 0u64..1 << 20, alone: bool) {
+    fn no_recording_makes_it_panic(
+        rows in prop::collection::vec(any_row(), 0..300),
+        readahead in 0u64..1 << 20,
+        alone: bool,
+    ) {
         let mut header = header();
         header.disks[0].readahead_bytes = readahead;
         let timing = if alone { DaemonTiming::OneByOne } else { DaemonTiming::Recorded };
@@ -191,6 +195,10 @@ proptest! {
         let disk = &done.disks[0];
         prop_assert_eq!(done.rows, rows.len() as u64);
         prop_assert!(disk.requests <= done.rows && disk.reads <= disk.requests);
-        prop_assert!(done.doubts.iter().all(|d| !d.contains("had no answer")), "every request is answered: {:?}", done.doubts);
+        prop_assert!(
+            done.doubts.iter().all(|d| !d.contains("had no answer")),
+            "every request is answered: {:?}",
+            done.doubts
+        );
     }
 }

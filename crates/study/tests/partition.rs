@@ -79,13 +79,18 @@ proptest! {
         prop_assert!((two.misses - hull.misses_at(size)).abs() < 1e-9);
         prop_assert!((two.first + two.second - size as f64).abs() < 1e-9);
         // each part, scaled up to the whole, is at a corner of the hull
-        let scaled = |blocks: f64, part: f64| if part > 0.0 { part * hull.misses_at((blocks / part).round() as u64) } else { 0.0 };
+        let scaled = |blocks: f64, part: f64| {
+            if part > 0.0 { part * hull.misses_at((blocks / part).round() as u64) } else { 0.0 }
+        };
         let together = scaled(two.first, two.part) + scaled(two.second, 1.0 - two.part);
         prop_assert!((together - two.misses).abs() < 1e-6, "{together} for {}", two.misses);
     }
 
     #[test]
-    fn windows_add_up(blocks in prop::collection::vec((0u64..50, 0u64..30, any::<bool>()), 1..400), length in 1u64..100) {
+    fn windows_add_up(
+        blocks in prop::collection::vec((0u64..50, 0u64..30, any::<bool>()), 1..400),
+        length in 1u64..100,
+    ) {
         let mut time = 0;
         let requests: Vec<(u64, u64, bool)> = blocks.iter().map(|&(b, gap, w)| { time += gap; (b, time, w) }).collect();
         for window in [Window::Requests(length), Window::Time(length)] {

@@ -69,8 +69,8 @@ impl Campaign {
         let mut out = String::from("# A campaign of the simulation\n\n");
         let _ = write!(
             out,
-            "Made by `cargo run --release -p undercroft-testkit --bin sim -- --report FILE`; every seed from the first to \
-             the last ran {} steps, and none found anything wrong.\n\n\
+            "Made by `cargo run --release -p undercroft-testkit --bin sim -- --report FILE`; every seed from the first \
+             to the last ran {} steps, and none found anything wrong.\n\n\
              | | |\n|---|---:|\n| seeds | {} |\n| the next seed | {} |\n| steps | {} |\n| requests answered | {} |\n\
              | processor time | {} s |\n| steps in a second of one processor | {} |\n\n",
             self.steps_of_run,
@@ -97,8 +97,8 @@ impl Campaign {
         for (what, n) in faults {
             let _ = writeln!(out, "| {what} | {n} |");
         }
-        out += "\n## What the runs came by\n\nEvents by what their disk was in the middle of; the conditions are those of \
-                `crates/testkit/src/coverage.rs`.\n\n";
+        out += "\n## What the runs came by\n\nEvents by what their disk was in the middle of; the conditions are those \
+            of `crates/testkit/src/coverage.rs`.\n\n";
         out += &o.coverage.table();
         let missing = o.coverage.missing(RARE);
         let _ = writeln!(
@@ -109,7 +109,8 @@ impl Campaign {
         );
         let _ = writeln!(
             out,
-            "\nThe slowest request waited for {} operations of its disk for each operation that it, or one before it, needed.",
+            "\nThe slowest request waited for {} operations of its disk for each operation that it, or one before it, \
+             needed.",
             o.slowest
         );
         let numbers: Vec<String> = self.numbers().iter().map(u128::to_string).collect();

@@ -303,8 +303,8 @@ pub enum Contradiction {
     },
     /// A read saw a content that it may not have seen.
     #[error(
-        "read of {len} bytes at {offset}: sector {sector} has {what} ({saw:?}..., allowed {allowed:?}, {under_way} changes \
-         under way)"
+        "read of {len} bytes at {offset}: sector {sector} has {what} ({saw:?}..., allowed {allowed:?}, {under_way} \
+         changes under way)"
     )]
     Content {
         /// First byte of the read.

@@ -41,7 +41,8 @@ fn no_seed_finds_stale_lost_or_foreign_data() {
     });
     if let Some((seed, what)) = failure.into_inner().unwrap() {
         panic!(
-            "{what}\nreplay: SEED={seed} STEPS={steps} cargo test -p undercroft-testkit --test simulation -- --nocapture"
+            "{what}\nreplay: SEED={seed} STEPS={steps} cargo test -p undercroft-testkit --test simulation -- \
+             --nocapture"
         );
     }
     let total = total.into_inner().unwrap();

@@ -24,7 +24,8 @@ pub enum TraceError {
     },
     /// Reading or decompressing failed.
     #[error(
-        "cannot read the trace {name} at byte {offset}: {source}; if it is compressed, test it with zstd -t, xz -t or gzip -t"
+        "cannot read the trace {name} at byte {offset}: {source}; if it is compressed, test it with zstd -t, xz -t or \
+         gzip -t"
     )]
     Read {
         /// The file.
@@ -56,7 +57,8 @@ pub enum TraceError {
     },
     /// The name of the file says nothing about the format.
     #[error(
-        "the name {name} does not tell the format of the trace, nor does its beginning; say which it is (--format): {known}"
+        "the name {name} does not tell the format of the trace, nor does its beginning; say which it is (--format): \
+         {known}"
     )]
     UnknownFormat {
         /// The file.

@@ -14,15 +14,15 @@ pub enum OptionsError {
     NoBytes,
     /// Keys cannot be split into blocks.
     #[error(
-        "a trace of format {0} has keys, which cannot be split into blocks; if a key is the number of a sector or a page, \
-         say how large that is (--key-size)"
+        "a trace of format {0} has keys, which cannot be split into blocks; if a key is the number of a sector or a \
+         page, say how large that is (--key-size)"
     )]
     KeysAreNotSplit(&'static str),
     /// Caches of bytes, and keys of many sizes.
     #[error(
-        "caches of so many bytes cannot be filled with keys whose sizes differ, as those of this trace may; give sizes in \
-         blocks or in percent, or say how large a block is that each key stands for (--block-size), or a piece of a disk \
-         that a key numbers (--key-size)"
+        "caches of so many bytes cannot be filled with keys whose sizes differ, as those of this trace may; give sizes \
+         in blocks or in percent, or say how large a block is that each key stands for (--block-size), or a piece of a \
+         disk that a key numbers (--key-size)"
     )]
     KeysOfManySizes,
     /// A size of keys for a trace that has none.
@@ -50,8 +50,8 @@ pub enum OptionsError {
     PackedParquet,
     /// Traces that do not go together.
     #[error(
-        "{0} cannot be merged with the traces before it: one has keys and the other ranges of bytes, or their blocks differ \
-         in size; give all one block size, and keys a size in bytes"
+        "{0} cannot be merged with the traces before it: one has keys and the other ranges of bytes, or their blocks \
+         differ in size; give all one block size, and keys a size in bytes"
     )]
     Unmergeable(String),
     /// A key leaves no room for the tenant's number.
@@ -111,8 +111,8 @@ pub enum ColumnsError {
     /// Several columns without a name that is known.
     #[error(
         "its first line, \"{line}\", has {columns} columns and no names that are known; say which column is what: \
-         --columns time=1,key=2,size=3 for keys that are numbers, text=2 for keys that are any text, offset=2 for places \
-         on a disk"
+         --columns time=1,key=2,size=3 for keys that are numbers, text=2 for keys that are any text, offset=2 for \
+         places on a disk"
     )]
     NoNames {
         /// The first line.

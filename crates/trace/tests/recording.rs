@@ -111,7 +111,9 @@ proptest! {
     /// Every byte that is changed either shows, or changes nothing that is read.
     #[test]
     fn changed_bytes_show(at: prop::sample::Index, with in 1..=255u8) {
-        let groups: Vec<_> = (0..3).map(|g| (0..50).map(|i| plain(g * 50 + i, RecordedOp::Read, i * 77 % 1000, 1 + i % 3)).collect()).collect();
+        let groups: Vec<_> = (0..3)
+            .map(|g| (0..50).map(|i| plain(g * 50 + i, RecordedOp::Read, i * 77 % 1000, 1 + i % 3)).collect())
+            .collect();
         let mut bytes = write(&header(2, 1), &groups);
         let at = at.index(bytes.len());
         bytes[at] ^= with;

@@ -80,7 +80,13 @@ proptest! {
         write(&parquet, Format::Recording, blocks, &requests, &["one", "two"]).expect("written");
         let (found, names) = read(&parquet);
         // a recording has reads and writes
-        let known: Vec<_> = requests.iter().map(|r| TraceRequest { kind: if r.kind == AccessKind::Write { AccessKind::Write } else { AccessKind::Read }, ..*r }).collect();
+        let known: Vec<_> = requests
+            .iter()
+            .map(|r| TraceRequest {
+                kind: if r.kind == AccessKind::Write { AccessKind::Write } else { AccessKind::Read },
+                ..*r
+            })
+            .collect();
         prop_assert_eq!(&found, &known);
         prop_assert_eq!(names, ["one", "two"]);
     }
@@ -91,7 +97,9 @@ proptest! {
         let dir = tempfile::tempdir().expect("a directory");
         let near = |r: &TraceRequest| TraceRequest { address: r.address % (1 << 24), ..*r };
         let requests: Vec<TraceRequest> = requests.iter().map(near).collect();
-        for (format, name, begin, length) in [(Format::OracleGeneral, "a.oracleGeneral", 0, 24), (Format::Lcs, "a.lcs", 8192, 36)] {
+        for (format, name, begin, length) in
+            [(Format::OracleGeneral, "a.oracleGeneral", 0, 24), (Format::Lcs, "a.lcs", 8192, 36)]
+        {
             let path = dir.path().join(if packed { format!("{name}.zst") } else { name.to_owned() });
             let size = 65_536u32;
             let blocks = Blocks::of_bytes(size);
@@ -109,7 +117,11 @@ proptest! {
                 let mut wanted = ((r.time_ns / 1_000_000_000) as u32).to_le_bytes().to_vec();
                 wanted.extend(block.to_le_bytes());
                 if format == Format::Lcs {
-                    let op = match r.kind { AccessKind::Read => 12u32, AccessKind::Write => 13, AccessKind::Unknown => 0 };
+                    let op = match r.kind {
+                        AccessKind::Read => 12u32,
+                        AccessKind::Write => 13,
+                        AccessKind::Unknown => 0,
+                    };
                     wanted.extend(u64::from(size).to_le_bytes());
                     wanted.extend((op | u32::from(r.tenant) << 8).to_le_bytes());
                     wanted.extend(0u32.to_le_bytes());

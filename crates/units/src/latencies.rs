@@ -2,8 +2,8 @@
 //!
 //! Owns the resolution, three digits, for simulations and the benchmark's driver. (The daemon's, in
 //! `daemon/latency.rs`, is another: it must neither allocate nor be large on the path of a hit, and its buckets are
-//! those of the metrics; decision 0166.) Never reads a clock. Invariant: a quantile is at most 0.1 % above the value recorded; the
-//! mean and the longest are exact.
+//! those of the metrics; decision 0166.) Never reads a clock. Invariant: a quantile is at most 0.1 % above the value
+//! recorded; the mean and the longest are exact.
 
 use hdrhistogram::Histogram;
 
@@ -79,7 +79,12 @@ mod tests {
             let mut all = LatencyCounts::default();
             all.record(ns);
             let found = all.quantile_ns(0.5);
-            prop_assert!(found >= ns && u128::from(found - ns) * 1000 <= u128::from(ns), "{} is read back as {}", ns, found);
+            prop_assert!(
+                found >= ns && u128::from(found - ns) * 1000 <= u128::from(ns),
+                "{} is read back as {}",
+                ns,
+                found
+            );
             prop_assert_eq!(all.max_ns(), ns);
         }
     }

@@ -174,7 +174,8 @@ mod tests {
             (body(r#"[{"offset_bytes": 1.5, "length_bytes": 1}]"#), vec!["1.5"]),
             (
                 body(
-                    r#"[{"offset_bytes": 1, "length_bytes": 1}, {"offset_bytes": 18446744073709551615, "length_bytes": 2}]"#,
+                    r#"[{"offset_bytes": 1, "length_bytes": 1},
+                        {"offset_bytes": 18446744073709551615, "length_bytes": 2}]"#,
                 ),
                 vec!["\"web\"", "range 2", "64 bits", "whole virtual disk"],
             ),

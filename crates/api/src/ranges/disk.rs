@@ -184,7 +184,10 @@ mod tests {
         /// Against a plain array of who owns what: overlaps, replacement, and the owner of each block.
         #[test]
         fn agrees_with_an_array_of_owners(
-            lists in proptest::collection::vec((0usize..3, proptest::collection::vec((0u64..70, 0u64..12), 0..5)), 1..12)
+            lists in proptest::collection::vec(
+                (0usize..3, proptest::collection::vec((0u64..70, 0u64..12), 0..5)),
+                1..12,
+            )
         ) {
             let names = ["a", "b", "c"];
             let mut disk = DiskRanges::new("vm:root", UNITS as u64 * 1024);

@@ -105,7 +105,8 @@ pub enum RangesError {
     },
     /// Bytes that another container has.
     #[error(
-        "container \"{container}\": bytes {range} of disk \"{disk}\" overlap bytes {other_range}, which are container \"{other}\"'s"
+        "container \"{container}\": bytes {range} of disk \"{disk}\" overlap bytes {other_range}, which are container \
+         \"{other}\"'s"
     )]
     Overlap {
         /// Whose.
@@ -121,7 +122,8 @@ pub enum RangesError {
     },
     /// More than there may be.
     #[error(
-        "container \"{container}\": with {count} ranges disk \"{disk}\" would have more than {RANGES_MAX} in all its containers"
+        "container \"{container}\": with {count} ranges disk \"{disk}\" would have more than {RANGES_MAX} in all its \
+         containers"
     )]
     TooMany {
         /// Whose.
@@ -148,16 +150,19 @@ impl RangesError {
             Self::Unreadable(e) => e.remedy.clone(),
             Self::Empty { .. } => "leave it out".into(),
             Self::Overflow { .. } | Self::BeyondDisk { .. } => {
-                "give bytes of the whole virtual disk, not of a partition, as `undercroft ranges` prints them inside the guest; \
-                 is it the right disk?"
+                "give bytes of the whole virtual disk, not of a partition, as `undercroft ranges` prints them inside \
+                 the guest; is it the right disk?"
                     .into()
             }
             Self::Overlap { other, .. } => {
-                format!("bring the list of \"{other}\" up to date first: send it anew, or with \"ranges\": [] to take it away")
+                format!(
+                    "bring the list of \"{other}\" up to date first: send it anew, or with \"ranges\": [] to take it \
+                     away"
+                )
             }
             Self::TooMany { .. } => {
-                "name fewer or larger files, defragment them in the guest (e4defrag, xfs_fsr), or give the container a disk of \
-                 its own"
+                "name fewer or larger files, defragment them in the guest (e4defrag, xfs_fsr), or give the container a \
+                 disk of its own"
                     .into()
             }
             Self::TooManyContainers { .. } => {

@@ -125,8 +125,8 @@ pub enum HandshakeError {
     Blocks(u32, u32),
     /// Blocks that are too large.
     #[error(
-        "the server takes only blocks of {0} bytes or more, 4096 are supported at most; put a filter before it that takes \
-         smaller ones, for instance `nbdkit --filter=blocksize`"
+        "the server takes only blocks of {0} bytes or more, 4096 are supported at most; put a filter before it that \
+         takes smaller ones, for instance `nbdkit --filter=blocksize`"
     )]
     LargeBlocks(u32),
     /// Requests that are too small.

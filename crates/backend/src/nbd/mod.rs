@@ -13,6 +13,7 @@ mod handshake;
 mod link;
 mod location;
 mod ops;
+pub mod parts;
 mod replies;
 mod transport;
 mod unflushed;
@@ -430,76 +431,4 @@ impl Drop for Nbd {
         }
         self.finished.drain(..).for_each(std::mem::forget);
     }
-}
-
-/// Plays a server that says `data`: to the handshake, and then as replies to some operations. For fuzzing: nothing that
-/// a server sends may cause a panic, or data outside of the request it is for.
-pub fn exercise_client(data: &[u8]) {
-    use undercroft_cache::{DiskId, IoTarget, OpId};
-    use undercroft_host::{Arena, FRAME_BYTES, IoBuf};
-
-    struct Says<'a>(&'a [u8]);
-    impl std::io::Read for Says<'_> {
-        fn read(&mut self, b: &mut [u8]) -> std::io::Result<usize> {
-            std::io::Read::read(&mut self.0, b)
-        }
-    }
-    impl std::io::Write for Says<'_> {
-        fn write(&mut self, b: &[u8]) -> std::io::Result<usize> {
-            Ok(b.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let _ = handshake::handshake(&mut Says(data), "export");
-    let Some((&how, rest)) = data.split_first() else { return };
-    // One for all calls: an arena's pages are never unmapped, and a fuzzer calls millions of times.
-    thread_local!(static ARENA: std::cell::RefCell<Option<Arena>> = std::cell::RefCell::new(Arena::new(8).ok()));
-    let Some(mut arena) = ARENA.with_borrow_mut(Option::take) else { return };
-    let mut ops = Ops::default();
-    let kinds = [IoKind::Read, IoKind::Read, IoKind::Write { fua: false }, IoKind::Flush, IoKind::Status];
-    for (i, kind) in kinds.into_iter().enumerate() {
-        let len = if kind == IoKind::Flush { 0 } else { 2 * FRAME_BYTES as u32 };
-        let mut buf = IoBuf::default();
-        if matches!(kind, IoKind::Read | IoKind::Write { .. }) {
-            buf = IoBuf { frames: (0..2).filter_map(|_| arena.take()).collect(), head: 0, len };
-        }
-        let io = Io {
-            op: OpId(i as u64),
-            disk: DiskId(0),
-            target: IoTarget::Image,
-            kind,
-            offset: 4096,
-            len: len.into(),
-            buf,
-        };
-        let slot = ops.add(io, 0);
-        ops.new_cookie(slot);
-        let op = ops.get(slot);
-        (op.stage, op.step_len) = (Stage::Sent, len);
-    }
-    let mut replies = Replies::new(how & 1 != 0, (how & 2 != 0).then_some(1));
-    let mut answered = Vec::new();
-    let (mut start, mut end) = (0, 0);
-    // Bytes come in pieces of any size.
-    let piece = usize::from(how >> 2) + 1;
-    while end < rest.len() {
-        end = (end + piece).min(rest.len());
-        match replies.take(&rest[start..end], &mut ops, &mut answered) {
-            Ok(used) => start += used,
-            Err(_) => break,
-        }
-        for slot in answered.drain(..) {
-            let op = ops.get(slot);
-            assert!(!op.is_covered() || op.io.kind == IoKind::Read, "data for an operation that takes none");
-            op.stage = Stage::Queued;
-        }
-    }
-    for slot in ops.in_order() {
-        ops.remove(slot).io.buf.frames.into_iter().for_each(|f| arena.put(f));
-    }
-    assert!(arena.available() == arena.reserved(), "a frame was lost");
-    ARENA.set(Some(arena));
 }

@@ -61,7 +61,7 @@ impl Replies {
     }
 
     /// Where the next bytes go straight to: slot, place in its buffer, how many. Then `direct` says how many came.
-    pub fn wants_data(&self) -> Option<(u32, u32, u32)> {
+    pub(super) fn wants_data(&self) -> Option<(u32, u32, u32)> {
         match self.expect {
             Expect::Data { slot, at, left, .. } => Some((slot, at, left)),
             _ => None,
@@ -69,7 +69,7 @@ impl Replies {
     }
 
     /// Notes that `bytes` bytes have been put where `wants_data` said.
-    pub fn direct(&mut self, bytes: u32, answered: &mut Vec<u32>) {
+    pub(super) fn direct(&mut self, bytes: u32, answered: &mut Vec<u32>) {
         if let Expect::Data { slot, at, left, done } = self.expect {
             self.expect = Expect::Data { slot, at: at + bytes, left: left - bytes, done };
             if left == bytes {
@@ -243,7 +243,7 @@ impl Replies {
     }
 
     /// Whether the server said that it is shutting down.
-    pub fn is_shutting_down(&self) -> bool {
+    pub(super) fn is_shutting_down(&self) -> bool {
         self.shutting_down
     }
 
@@ -490,7 +490,6 @@ mod tests {
                 let at = (head + (seed >> 33) as usize % 32).min(stream.len() - 1);
                 stream[at] = (seed >> 20) as u8 & 0x0f;
             }
-            crate::nbd::exercise_client(&stream);
             let (mut ops, _) = ops(&mut arena);
             let _ = feed(&mut Replies::new(true, Some(1)), &mut ops, &stream, 1 + (seed >> 50) as usize % 100);
             put_back(ops, &mut arena);

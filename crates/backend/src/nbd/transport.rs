@@ -205,8 +205,8 @@ impl Nbd {
             tracing::warn!(
                 image = self.location,
                 ranges = lost.ranges.len(),
-                "writes that were acknowledged and not flushed may be lost with the connection: they are read again, and the next \
-                 flush of each guest and client fails once"
+                "writes that were acknowledged and not flushed may be lost with the connection: they are read again, \
+                 and the next flush of each guest and client fails once"
             );
             for slot in self.ops.in_order() {
                 if self.ops.peek(slot).io.kind == IoKind::Flush {

@@ -334,13 +334,15 @@ where
             if count < r.count {
                 let uses = r.count;
                 return inconsistent(format!(
-                    "the cluster at {at:#x} is in use ({uses} references) but its refcount is {count}, so a write could overwrite it"
+                    "the cluster at {at:#x} is in use ({uses} references) but its refcount is {count}, so a write \
+                     could overwrite it"
                 ));
             }
             if r.alone && r.count > 1 {
                 let uses = r.count;
                 return inconsistent(format!(
-                    "the cluster at {at:#x} is said to have one owner but has {uses}, so a write to one would change the others"
+                    "the cluster at {at:#x} is said to have one owner but has {uses}, so a write to one would change \
+                     the others"
                 ));
             }
             clusters += 1;

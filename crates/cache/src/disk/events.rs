@@ -185,7 +185,9 @@ impl<P: FaultInjection> Disk<P> {
         }
         s.errors += u64::from(result.is_err());
         cx.fx.reply(req.id, result);
-        if result.is_err() && self.losses.any() && cx.fx.unheard(req.id) {
+        // Others tell of no loss, though their tag may be that of one that did.
+        let tells = req.op == Op::Flush || req.op.is_durable();
+        if result.is_err() && tells && self.losses.any() && cx.fx.unheard(req.id) {
             self.losses.unheard(req.id);
         }
     }

@@ -207,8 +207,8 @@ impl fmt::Display for SetPartsError {
             SetPartsError::Disk(why) => why.fmt(f),
             SetPartsError::NoRoom { needed_blocks, disk_blocks } => write!(
                 f,
-                "the ranges and parts take the memory of {needed_blocks} blocks, but the disk's share is {disk_blocks}; \
-                 give the disk more, or fewer parts"
+                "the ranges and parts take the memory of {needed_blocks} blocks, but the disk's share is \
+                 {disk_blocks}; give the disk more, or fewer parts"
             ),
         }
     }

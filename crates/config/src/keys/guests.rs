@@ -15,7 +15,8 @@ const NODE_WEIGHT: Key = key!(
     "`100`",
     "1 to 10000",
     Set(""),
-    "How large its part is where it and its siblings want more than there is: one with weight 200 gets twice what one with 100 gets."
+    "How large its part is where it and its siblings want more than there is: one with weight 200 gets twice what one \
+     with 100 gets."
 );
 const NODE_FLOOR: Key = key!(
     "floor",
@@ -33,7 +34,8 @@ const NODE_CONTROLLER: Key = key!(
     "as above it",
     names!(ControllerKind),
     Set("inherit"),
-    "The controller that divides its share among what is in it. It also holds for everything below that has no controller of its own."
+    "The controller that divides its share among what is in it. It also holds for everything below that has no \
+     controller of its own."
 );
 
 const NODE_POLICY: Key = key!(
@@ -42,7 +44,8 @@ const NODE_POLICY: Key = key!(
     "as above it, or `s3-fifo`",
     names!(PolicyKind),
     Set("inherit"),
-    "Replacement policy of disks in it that have none of their own. That of a container is also for its ranges of disks."
+    "Replacement policy of disks in it that have none of their own. That of a container is also for its ranges of \
+     disks."
 );
 const NODE_STORE: Key = key!(
     "store",
@@ -50,7 +53,8 @@ const NODE_STORE: Key = key!(
     "as above it, or all there are",
     "`ram`",
     Set("inherit"),
-    "Which stores its blocks may be in. `ssd` and `both` are refused: they are for an SSD store, which this version does not have."
+    "Which stores its blocks may be in. `ssd` and `both` are refused: they are for an SSD store, which this version \
+     does not have."
 );
 const NODE_GOAL: Key = key!(
     "goal",
@@ -58,13 +62,16 @@ const NODE_GOAL: Key = key!(
     "none",
     "`hit 90%`, `p99 2ms`, `iops 5000`",
     Set("none"),
-    "What it is meant to reach, if the controller above it is `target`: a part of the blocks read that are hits, a time that 99 of 100 reads take at most, or a number of reads a second. `undercroft why` says how much of the store that takes, and whether there is enough."
+    "What it is meant to reach, if the controller above it is `target`: a part of the blocks read that are hits, a \
+     time that 99 of 100 reads take at most, or a number of reads a second. `undercroft why` says how much of the \
+     store that takes, and whether there is enough."
 );
 
 /// `[[vm]]`.
 pub const VM: Section = Section {
     header: "[[vm]]",
-    doc: "A virtual machine. Its disks share one cache, with one order of eviction; a disk for which a weight, floor, ceiling, size, policy, goal, hint, store or container is set has one of its own.",
+    doc: "A virtual machine. Its disks share one cache, with one order of eviction; a disk for which a weight, floor, \
+        ceiling, size, policy, goal, hint, store or container is set has one of its own.",
     keys: &[
         key!("name", Text, "required", "letters, digits, `-`, `_`, `.`; at most 64", Name, "Its name, unique."),
         key!("disk", Tables, "none", "", Name, "Its disks, as `[[vm.disk]]` after it."),
@@ -97,7 +104,9 @@ pub const VM: Section = Section {
             "none",
             "at most 107 bytes",
             Restart,
-            "A control socket for the owner of this VM. On it, only what is below the VM (its containers and disks) can be seen, and given weights, floors, ceilings, controllers and ranges. `undercroft shares`, `why` and `set` use it with `--control PATH`."
+            "A control socket for the owner of this VM. On it, only what is below the VM (its containers and disks) \
+             can be seen, and given weights, floors, ceilings, controllers and ranges. `undercroft shares`, `why` and \
+             `set` use it with `--control PATH`."
         ),
         key!(
             "control_group",
@@ -113,7 +122,8 @@ pub const VM: Section = Section {
             "none",
             "",
             Restart,
-            "The file that QEMU's `-pidfile` names (libvirt: `/run/libvirt/qemu/NAME.pid`), for `[scan]` to find the memory of a guest that is attached over NBD. Needs CAP_SYS_PTRACE."
+            "The file that QEMU's `-pidfile` names (libvirt: `/run/libvirt/qemu/NAME.pid`), for `[scan]` to find the \
+             memory of a guest that is attached over NBD. Needs CAP_SYS_PTRACE."
         ),
     ],
 };
@@ -121,7 +131,8 @@ pub const VM: Section = Section {
 /// `[[vm.container]]`.
 pub const CONTAINER: Section = Section {
     header: "[[vm.container]]",
-    doc: "A container of the VM above it: the group of those disks of the VM that name it. Only needed where something is set for it.",
+    doc: "A container of the VM above it: the group of those disks of the VM that name it. Only needed where something \
+        is set for it.",
     keys: &[
         key!(
             "name",
@@ -152,7 +163,11 @@ pub const SHARES: Section = Section {
             "`utility`",
             names!(ControllerKind),
             Set(""),
-            "The controller that divides the store, where a VM or container has none of its own. `static` divides by weight, and lends what one does not use to others, unless that has cost more misses than it saved. `utility` gives blocks to those that save most misses with them, as measured, within floors. `donor` moves small pieces from those with few requests to those with many misses. `target` gives each what its `goal` takes. `paper` grows shares by accesses and misses, without those that read-ahead foresaw."
+            "The controller that divides the store, where a VM or container has none of its own. `static` divides by \
+             weight, and lends what one does not use to others, unless that has cost more misses than it saved. \
+             `utility` gives blocks to those that save most misses with them, as measured, within floors. `donor` \
+             moves small pieces from those with few requests to those with many misses. `target` gives each what its \
+             `goal` takes. `paper` grows shares by accesses and misses, without those that read-ahead foresaw."
         ),
         key!(
             "interval",
@@ -160,7 +175,8 @@ pub const SHARES: Section = Section {
             "`5s`",
             "`1s` to `600s`",
             Reload,
-            "How often disks are measured and the store is divided anew. Shares then move to their new sizes in small steps."
+            "How often disks are measured and the store is divided anew. Shares then move to their new sizes in small \
+             steps."
         ),
     ],
 };
@@ -192,7 +208,8 @@ pub const DISK: Section = Section {
             "found out from the image",
             "`raw`, `qcow2`, `nbd`",
             Attach,
-            "Format of the image. Give it for raw images of guests you don't trust: a guest can write what looks like a qcow2 header."
+            "Format of the image. Give it for raw images of guests you don't trust: a guest can write what looks like \
+             a qcow2 header."
         ),
         key!(
             "read_only",
@@ -241,7 +258,8 @@ pub const DISK: Section = Section {
             "`100`",
             "1 to 10000",
             Set(""),
-            "How large its part is where it and the others in its container (or in its VM, or on the host, if it belongs to none) want more than there is: one with weight 200 gets twice what one with 100 gets."
+            "How large its part is where it and the others in its container (or in its VM, or on the host, if it \
+             belongs to none) want more than there is: one with weight 200 gets twice what one with 100 gets."
         ),
         NODE_FLOOR,
         NODE_CEILING,
@@ -253,7 +271,10 @@ pub const DISK: Section = Section {
             "`normal`",
             names!(Hint),
             Set(""),
-            "How the disk will be used from now on, in the words of posix_fadvise. `sequential`: reads ahead twice as far, and its blocks are evicted first. `random`: no read-ahead. `noreuse`: its blocks are evicted first. `dontneed`: nothing is kept. `willneed`: it gets its share before its misses show that it needs it, and its blocks are fetched from the first one on, as far as space is free."
+            "How the disk will be used from now on, in the words of posix_fadvise. `sequential`: reads ahead twice as \
+             far, and its blocks are evicted first. `random`: no read-ahead. `noreuse`: its blocks are evicted first. \
+             `dontneed`: nothing is kept. `willneed`: it gets its share before its misses show that it needs it, and \
+             its blocks are fetched from the first one on, as far as space is free."
         ),
         key!(
             "container",
@@ -261,7 +282,8 @@ pub const DISK: Section = Section {
             "none",
             "letters, digits, `-`, `_`, `.`; at most 64",
             Reload,
-            "The container of its VM that it belongs to: disks of one container share a weight, a floor and a ceiling, which `[[vm.container]]` sets."
+            "The container of its VM that it belongs to: disks of one container share a weight, a floor and a ceiling, \
+             which `[[vm.container]]` sets."
         ),
         key!(
             "readahead",
@@ -277,7 +299,10 @@ pub const DISK: Section = Section {
             "`auto`",
             "`auto`, `off`, `capture` or `delayed`",
             Set(""),
-            "Whether the cache keeps only what the guest does not hold itself, as learned from its requests and its memory (vhost-user only). `auto` finds out which of the two ways saves more, and keeps whatever passes where neither does. `capture` copies a page when the guest reuses it; `delayed` copies it shortly before the guest evicts it, for guests that zero pages. `off` keeps whatever passes."
+            "Whether the cache keeps only what the guest does not hold itself, as learned from its requests and its \
+             memory (vhost-user only). `auto` finds out which of the two ways saves more, and keeps whatever passes \
+             where neither does. `capture` copies a page when the guest reuses it; `delayed` copies it shortly before \
+             the guest evicts it, for guests that zero pages. `off` keeps whatever passes."
         ),
         key!(
             "trust",
@@ -285,7 +310,9 @@ pub const DISK: Section = Section {
             "that of its VM; a disk without a VM trusts itself only",
             "letters, digits, `-`, `_`, `.`; at most 64",
             Attach,
-            "The trust group of the disk. Equal contents of disks of one group are held once. By the time that reads take, a VM can then learn which contents the others of its group use, so name a group only for VMs that may know that."
+            "The trust group of the disk. Equal contents of disks of one group are held once. By the time that reads \
+             take, a VM can then learn which contents the others of its group use, so name a group only for VMs that \
+             may know that."
         ),
         key!(
             "deduplicate_base",
@@ -293,7 +320,11 @@ pub const DISK: Section = Section {
             "within the group if `trust` is named, for the disk or its VM; otherwise `true`",
             "",
             Attach,
-            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for all disks on it: with `true` whatever their trust groups are, with `false` not at all. By the time that reads take, disks that hold them in common can learn which of these blocks others read. So a disk of a named group holds them in common only with its own group, unless this is `true`; disks without a named group hold them in common with each other."
+            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a \
+             read-only disk) are held once for all disks on it: with `true` whatever their trust groups are, with \
+             `false` not at all. By the time that reads take, disks that hold them in common can learn which of these \
+             blocks others read. So a disk of a named group holds them in common only with its own group, unless this \
+             is `true`; disks without a named group hold them in common with each other."
         ),
         key!(
             "trust_memory",
@@ -301,7 +332,9 @@ pub const DISK: Section = Section {
             "`false`",
             "",
             Attach,
-            "Whether guest memory may be in any kind of file. By default it must be memfd, tmpfs or hugetlbfs, because access to any other file (on a disk, on a network, on FUSE) can take long, and all disks of the worker would wait for it."
+            "Whether guest memory may be in any kind of file. By default it must be memfd, tmpfs or hugetlbfs, because \
+             access to any other file (on a disk, on a network, on FUSE) can take long, and all disks of the worker \
+             would wait for it."
         ),
         key!(
             "write_allocate",
@@ -309,7 +342,8 @@ pub const DISK: Section = Section {
             "`true`",
             "",
             Attach,
-            "Whether a block becomes cached when it is written. Writes go to the image before they are acknowledged either way."
+            "Whether a block becomes cached when it is written. Writes go to the image before they are acknowledged \
+             either way."
         ),
         key!(
             "serial",

@@ -16,7 +16,9 @@ pub const STORE: Section = Section {
             "`true`",
             "",
             Restart,
-            "Whether equal blocks are held once: those of one trust group in one piece of memory, blocks of zeroes in none, and blocks of an image below several disks once for all of these disks. Disks of one group, or on one image, are then served by one worker. `false` turns all of this off."
+            "Whether equal blocks are held once: those of one trust group in one piece of memory, blocks of zeroes in \
+             none, and blocks of an image below several disks once for all of these disks. Disks of one group, or on \
+             one image, are then served by one worker. `false` turns all of this off."
         ),
         key!(
             "memory",
@@ -24,7 +26,8 @@ pub const STORE: Section = Section {
             "a quarter of the machine's memory, at most `1GiB`",
             "`8MiB` to the machine's memory",
             Restart,
-            "Hard limit for cached data and its metadata together. It is never exceeded. `undercroft set --memory` sets a smaller limit while the daemon runs."
+            "Hard limit for cached data and its metadata together. It is never exceeded. `undercroft set --memory` \
+             sets a smaller limit while the daemon runs."
         ),
         key!(
             "floor",
@@ -40,9 +43,10 @@ pub const STORE: Section = Section {
 /// `[pressure]`.
 pub const PRESSURE: Section = Section {
     header: "[pressure]",
-    doc: "When the machine is short of memory, the store gives half of what it holds above its floor back within `give_within`, and half of \
-          the rest again while the shortage lasts; afterwards it grows again slowly. Shortage is seen in the kernel's pressure files (PSI), \
-          in the limit and the events of the control group that the daemon runs in, and in the memory that is available.",
+    doc: "When the machine is short of memory, the store gives half of what it holds above its floor back within \
+        `give_within`, and half of the rest again while the shortage lasts; afterwards it grows again slowly. Shortage \
+        is seen in the kernel's pressure files (PSI), in the limit and the events of the control group that the daemon \
+        runs in, and in the memory that is available.",
     keys: &[
         key!("watch", Boolean, "`true`", "", Reload, "Whether memory is given back at all."),
         key!(
@@ -51,7 +55,9 @@ pub const PRESSURE: Section = Section {
             "`150ms`",
             "`1ms` to `1s`",
             Reload,
-            "The machine (or the control group) counts as short of memory when some process has waited for memory for this long within a second. Needs PSI. Waits are not counted while the machine as a whole reclaims no memory (the limit of another control group is then the reason) or has a quarter of its memory available."
+            "The machine (or the control group) counts as short of memory when some process has waited for memory for \
+             this long within a second. Needs PSI. Waits are not counted while the machine as a whole reclaims no \
+             memory (the limit of another control group is then the reason) or has a quarter of its memory available."
         ),
         key!(
             "available_min",
@@ -59,7 +65,8 @@ pub const PRESSURE: Section = Section {
             "a fiftieth of the machine's memory; of a control group's limit, a 64th",
             "`0` (off) to half of the machine's memory",
             Reload,
-            "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit). If less is available, the store gives back the difference. In a control group, at most half of its limit."
+            "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit). If \
+             less is available, the store gives back the difference. In a control group, at most half of its limit."
         ),
         key!(
             "give_within",
@@ -67,7 +74,8 @@ pub const PRESSURE: Section = Section {
             "`2s`",
             "`500ms` to `60s`",
             Reload,
-            "How long it takes at most, from when shortage is seen, until the store has given half of what it holds above its floor back to the kernel."
+            "How long it takes at most, from when shortage is seen, until the store has given half of what it holds \
+             above its floor back to the kernel."
         ),
         key!(
             "calm",
@@ -75,7 +83,8 @@ pub const PRESSURE: Section = Section {
             "`30s`",
             "`1s` to `3600s`",
             Reload,
-            "How long there must be no shortage before the store grows again. Shortage that comes back while it grows doubles this each time, up to 16 times."
+            "How long there must be no shortage before the store grows again. Shortage that comes back while it grows \
+             doubles this each time, up to 16 times."
         ),
         key!(
             "regrow",
@@ -83,7 +92,8 @@ pub const PRESSURE: Section = Section {
             "`64s`",
             "`1s` to `3600s`",
             Reload,
-            "How long it would take at least to grow from nothing to `memory`: with `64s`, the store grows by a 64th of `memory` in a second."
+            "How long it would take at least to grow from nothing to `memory`: with `64s`, the store grows by a 64th \
+             of `memory` in a second."
         ),
     ],
 };
@@ -91,11 +101,12 @@ pub const PRESSURE: Section = Section {
 /// `[ksm]`.
 pub const KSM: Section = Section {
     header: "[ksm]",
-    doc: "Kernel same-page merging for guests with private RAM: what this daemon sets in /sys/kernel/mm/ksm, for the whole machine, while \
-          it runs. The former values are put back when it ends, and after a crash when it is started again. Where a key is left out, the \
-          kernel's value stays. **Side channel:** merging lets a guest find out, by how long its own writes take, whether another guest holds the \
-          same page; use it only among guests that may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never \
-          merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files.",
+    doc: "Kernel same-page merging for guests with private RAM: what this daemon sets in /sys/kernel/mm/ksm, for the \
+        whole machine, while it runs. The former values are put back when it ends, and after a crash when it is \
+        started again. Where a key is left out, the kernel's value stays. **Side channel:** merging lets a guest find \
+        out, by how long its own writes take, whether another guest holds the same page; use it only among guests that \
+        may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never merged: `undercroft ksm` \
+        shows what could be. Needs root, or the right to write those files.",
     keys: &[
         key!(
             "manage",
@@ -103,7 +114,8 @@ pub const KSM: Section = Section {
             "`false`",
             "",
             Reload,
-            "Whether the daemon changes the kernel's settings when it starts. `undercroft ksm on` and `off` switch this while it runs; they use the other keys too."
+            "Whether the daemon changes the kernel's settings when it starts. `undercroft ksm on` and `off` switch \
+             this while it runs; they use the other keys too."
         ),
         key!(
             "run",
@@ -111,7 +123,8 @@ pub const KSM: Section = Section {
             "`true`",
             "",
             Reload,
-            "Whether the kernel looks for equal pages while this daemon manages KSM. With `false`, pages that are merged already stay merged; `undercroft ksm off --unmerge` separates them."
+            "Whether the kernel looks for equal pages while this daemon manages KSM. With `false`, pages that are \
+             merged already stay merged; `undercroft ksm off --unmerge` separates them."
         ),
         key!(
             "pages_to_scan",
@@ -128,7 +141,8 @@ pub const KSM: Section = Section {
             "as found",
             "`none`, `scan-time`",
             Reload,
-            "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes `advisor_target_scan_time`. Linux 6.7."
+            "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes \
+             `advisor_target_scan_time`. Linux 6.7."
         ),
         key!(
             "advisor_target_scan_time",
@@ -193,12 +207,14 @@ pub const DAEMON: Section = Section {
             "none: mode 0600",
             "name or number",
             Restart,
-            "Group that may use the control socket (mode 0660). Whoever may use it can stop the daemon and attach disks."
+            "Group that may use the control socket (mode 0660). Whoever may use it can stop the daemon and attach \
+             disks."
         ),
         key!(
             "runtime_dir",
             Path,
-            "systemd's `RuntimeDirectory`, else `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
+            "systemd's `RuntimeDirectory`, else `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else \
+             `/tmp/undercroft-UID`",
             "",
             Restart,
             "Where sockets go that have no path of their own. Made with mode 0755 if it is missing."
@@ -209,7 +225,8 @@ pub const DAEMON: Section = Section {
             "none: mode 0600",
             "name or number",
             Restart,
-            "Group that may use the sockets of the disks (mode 0660): the one QEMU runs in, often `kvm` or `libvirt-qemu`."
+            "Group that may use the sockets of the disks (mode 0660): the one QEMU runs in, often `kvm` or \
+             `libvirt-qemu`."
         ),
         key!(
             "workers",
@@ -225,7 +242,8 @@ pub const DAEMON: Section = Section {
             "`50us`",
             "`0` (off) to `10ms`",
             Reload,
-            "How long a worker without requests looks for the next one, at most, before it sleeps. It does so only while that pays. Can be set for each disk."
+            "How long a worker without requests looks for the next one, at most, before it sleeps. It does so only \
+             while that pays. Can be set for each disk."
         ),
         key!(
             "copy_cpu",
@@ -233,7 +251,8 @@ pub const DAEMON: Section = Section {
             "`20`",
             "0 to 100",
             Restart,
-            "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what guests do not hold. With 0 nothing is copied."
+            "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what \
+             guests do not hold. With 0 nothing is copied."
         ),
         key!(
             "check_captures",
@@ -241,7 +260,10 @@ pub const DAEMON: Section = Section {
             "`false`",
             "",
             Restart,
-            "For tests, or if the cache is suspected of an error: whenever a page of a guest is about to be kept as a cached block, the block is read from the image and the two are compared; the worker waits for that. `status` counts how many were compared and how many differed. A page that differs is not kept, and is an error in the log. Raw images only."
+            "For tests, or if the cache is suspected of an error: whenever a page of a guest is about to be kept as a \
+             cached block, the block is read from the image and the two are compared; the worker waits for that. \
+             `status` counts how many were compared and how many differed. A page that differs is not kept, and is an \
+             error in the log. Raw images only."
         ),
         key!(
             "metrics",
@@ -249,7 +271,8 @@ pub const DAEMON: Section = Section {
             "off",
             "IP address and port: `127.0.0.1:9464`",
             Restart,
-            "Serves `/metrics` for Prometheus over TCP too. Without it, `/metrics` is on the control socket only. No encryption, no authentication."
+            "Serves `/metrics` for Prometheus over TCP too. Without it, `/metrics` is on the control socket only. No \
+             encryption, no authentication."
         ),
         key!(
             "log_level",
@@ -273,9 +296,9 @@ pub const DAEMON: Section = Section {
 /// `[scan]`.
 pub const SCAN: Section = Section {
     header: "[scan]",
-    doc: "The scan of guests' memory: it finds blocks that a guest holds in its own memory, and these are evicted first. It is for \
-          experiments, because it saved less than no scan where it was measured (docs/decisions/0156). The memory of guests that \
-          connect over vhost-user is known; for others see `pid_file` of `[[vm]]`.",
+    doc: "The scan of guests' memory: it finds blocks that a guest holds in its own memory, and these are evicted \
+        first. It is for experiments, because it saved less than no scan where it was measured (docs/decisions/0156). \
+        The memory of guests that connect over vhost-user is known; for others see `pid_file` of `[[vm]]`.",
     keys: &[
         key!("enabled", Boolean, "`false`", "", Restart, "Whether guests' memory is scanned."),
         key!(
@@ -284,7 +307,8 @@ pub const SCAN: Section = Section {
             "`5%`",
             "`0.01%` to `100%`",
             Restart,
-            "The most processor time that the scanner takes, as a part of one core. It also runs at the lowest priority."
+            "The most processor time that the scanner takes, as a part of one core. It also runs at the lowest \
+             priority."
         ),
         key!(
             "period_min",
@@ -308,7 +332,9 @@ pub const SCAN: Section = Section {
             "`false`",
             "",
             Restart,
-            "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan need not read the others. This costs the guest a page fault for each page that it writes to after a scan, and disturbs other programs that use the same notes (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
+            "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan \
+             need not read the others. This costs the guest a page fault for each page that it writes to after a scan, \
+             and disturbs other programs that use the same notes (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
         ),
         key!(
             "memory",
@@ -316,7 +342,8 @@ pub const SCAN: Section = Section {
             "`64MiB`",
             "at least `1MiB`",
             Restart,
-            "The most memory that the scanner's index takes, besides `store.memory`; it needs about 30 bytes for each page of guests that is not zero. Pages for which the index has no room are still looked up."
+            "The most memory that the scanner's index takes, besides `store.memory`; it needs about 30 bytes for each \
+             page of guests that is not zero. Pages for which the index has no room are still looked up."
         ),
     ],
 };

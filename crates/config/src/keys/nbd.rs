@@ -8,9 +8,9 @@ use super::{Key, Kind, Section, key};
 /// `[nbd]`.
 pub const NBD: Section = Section {
     header: "[nbd]",
-    doc: "Where NBD clients connect, and limits for all of them. Each disk with `nbd = true` is exported under its full name \
-          (`VM:DISK`). Whoever can connect to `unix` or `tcp` reaches all exports, without encryption; for listeners of tenants and for TLS \
-          see `[[nbd.listen]]`.",
+    doc: "Where NBD clients connect, and limits for all of them. Each disk with `nbd = true` is exported under its \
+        full name (`VM:DISK`). Whoever can connect to `unix` or `tcp` reaches all exports, without encryption; for \
+        listeners of tenants and for TLS see `[[nbd.listen]]`.",
     keys: &[
         key!("unix", Path, "off", "at most 107 bytes", Restart, "A unix socket. Its group is `daemon.disk_group`."),
         key!(
@@ -35,7 +35,10 @@ pub const NBD: Section = Section {
             "`256MiB`",
             "at least `64MiB`",
             Restart,
-            "The most memory that the data of requests and replies under way may take, for all NBD connections together and besides 128KiB for each connection; it is not part of `store.memory`. Requests for which there is no room wait: the export that holds least is served first, and within an export the request that came first."
+            "The most memory that the data of requests and replies under way may take, for all NBD connections \
+             together and besides 128KiB for each connection; it is not part of `store.memory`. Requests for which \
+             there is no room wait: the export that holds least is served first, and within an export the request that \
+             came first."
         ),
         key!(
             "slow_after",
@@ -43,7 +46,8 @@ pub const NBD: Section = Section {
             "`10s`",
             "`100ms` to `600s`",
             Restart,
-            "If a connection waits for `memory`, another connection that holds some of it is closed if its client moves less than 1MiB of data in this time."
+            "If a connection waits for `memory`, another connection that holds some of it is closed if its client \
+             moves less than 1MiB of data in this time."
         ),
         key!(
             "connections",
@@ -59,7 +63,8 @@ pub const NBD: Section = Section {
             "half of `connections`",
             "1 to `connections`",
             Restart,
-            "The most of those connections to one export, so that the clients of one export cannot keep out those of others."
+            "The most of those connections to one export, so that the clients of one export cannot keep out those of \
+             others."
         ),
         key!(
             "handshakes",
@@ -67,7 +72,8 @@ pub const NBD: Section = Section {
             "`64`",
             "1 to 1024",
             Restart,
-            "The most connections of each listener that are in their handshake. When one more comes, the oldest that has had at least a second is closed."
+            "The most connections of each listener that are in their handshake. When one more comes, the oldest that \
+             has had at least a second is closed."
         ),
         key!(
             "handshake_timeout",
@@ -83,8 +89,8 @@ pub const NBD: Section = Section {
 /// `[[nbd.listen]]`.
 pub const NBD_LISTEN: Section = Section {
     header: "[[nbd.listen]]",
-    doc: "A listener that serves only some exports, or with TLS. With one for each tenant, tenants are kept apart: for its clients, an \
-          export that it does not list does not exist.",
+    doc: "A listener that serves only some exports, or with TLS. With one for each tenant, tenants are kept apart: for \
+        its clients, an export that it does not list does not exist.",
     keys: &[
         key!(
             "unix",
@@ -109,7 +115,8 @@ pub const NBD_LISTEN: Section = Section {
             "`off`",
             "`off`, `offer`, `require`",
             Restart,
-            "Whether clients may (`offer`) or must (`require`) use TLS 1.2 or 1.3, with NBD_OPT_STARTTLS. With `require` they are told nothing about exports before."
+            "Whether clients may (`offer`) or must (`require`) use TLS 1.2 or 1.3, with NBD_OPT_STARTTLS. With \
+             `require` they are told nothing about exports before."
         ),
         key!(
             "tls_cert",
@@ -117,7 +124,8 @@ pub const NBD_LISTEN: Section = Section {
             "needed for TLS",
             "PEM",
             Restart,
-            "The server's certificate, followed by the intermediate certificates up to that of the authority. A reload reads this file and those of the next three keys again, for connections that come afterwards."
+            "The server's certificate, followed by the intermediate certificates up to that of the authority. A reload \
+             reads this file and those of the next three keys again, for connections that come afterwards."
         ),
         key!("tls_key", Path, "needed for TLS", "PEM", Restart, "The private key of that certificate."),
         key!(
@@ -126,7 +134,8 @@ pub const NBD_LISTEN: Section = Section {
             "none: clients show no certificate",
             "PEM",
             Restart,
-            "Certificates of authorities: a client that encrypts must show a certificate of one of them. Every such client reaches all exports of the listener."
+            "Certificates of authorities: a client that encrypts must show a certificate of one of them. Every such \
+             client reaches all exports of the listener."
         ),
         key!(
             "tls_client_crl",
@@ -134,7 +143,8 @@ pub const NBD_LISTEN: Section = Section {
             "none",
             "PEM",
             Restart,
-            "Lists of revoked certificates, one for each of those authorities: a client whose authority has none is refused."
+            "Lists of revoked certificates, one for each of those authorities: a client whose authority has none is \
+             refused."
         ),
         key!("connections", Number, "as of `[nbd]`", "1 to 1024", Restart, "Connections past their handshake."),
         key!(

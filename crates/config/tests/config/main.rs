@@ -9,7 +9,6 @@ mod pressure;
 mod refused;
 
 use place::{GIB, MIB, Place};
-use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -209,15 +208,6 @@ fn the_example_is_good_with_every_line_uncommented() {
         (plan.store, plan.daemon.poll, plan.daemon.log),
         (defaults.store, defaults.daemon.poll, defaults.daemon.log)
     );
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    #[test]
-    fn no_text_panics(text in "(\\[\\[?(store|daemon|nbd|vm|vm\\.disk|disk)\\]\\]?\n|(memory|name|image|size|poll|queues|weight|socket|unix|tcp|workers) ?= ?(\"\\PC{0,8}\"|-?[0-9]{1,20}|true|\\[\\]|\\{\\}|1\\.5|1979-05-27)\n|\\PC{0,6}\n){0,12}") {
-        config::check_bytes(text.as_bytes());
-    }
 }
 
 #[test]

@@ -109,7 +109,8 @@ fn pressure_and_ksm_change_live() {
 fn a_scan_is_off_until_asked_for_and_its_mistakes_are_named() {
     let place = Place::new();
     fs::write(place.at("a.raw"), vec![0u8; 4096]).unwrap();
-    let disk = "[[vm]]\nname = \"web\"\npid_file = \"web.pid\"\n[[vm.disk]]\nname = \"a\"\nimage = \"a.raw\"\nformat = \"raw\"\n";
+    let disk = "[[vm]]\nname = \"web\"\npid_file = \"web.pid\"\n[[vm.disk]]\nname = \"a\"\nimage = \"a.raw\"\nformat = \
+        \"raw\"\n";
     let plain = place.good("[[disk]]\nname = \"a\"\nimage = \"a.raw\"\nformat = \"raw\"\n").scan;
     assert!(!plain.enabled && plain.to_string() == "off");
     let scan =
@@ -121,7 +122,8 @@ fn a_scan_is_off_until_asked_for_and_its_mistakes_are_named() {
     assert!(!plan.scan.track_writes);
 
     let bad = place.bad(&format!(
-        "[scan]\nenabled = true\ncpu = \"0%\"\nperiod_min = \"5ms\"\nperiod_max = \"2000min\"\nmemory = \"4KiB\"\n{disk}"
+        "[scan]\nenabled = true\ncpu = \"0%\"\nperiod_min = \"5ms\"\nperiod_max = \"2000min\"\nmemory = \
+         \"4KiB\"\n{disk}"
     ));
     for needle in [
         ":3: error: scan: cpu: \"0%\" is not a percentage; write it like 5%",

@@ -82,7 +82,8 @@ pub(super) async fn patch_store(
 #[utoipa::path(patch, path = "/v1/ksm", request_body = KsmChangeBody, responses(
     (status = 200, body = KsmStatus),
     (status = 400, body = ErrorBody),
-    (status = 500, body = ErrorBody, description = "This kernel has none, the daemon may not, or another daemon does")))]
+    (status = 500, body = ErrorBody, description = "This kernel has none, the daemon may not, or another daemon \
+        does")))]
 pub(super) async fn patch_ksm(
     State(d): State<Shared>,
     Extension(by): Extension<Caller>,

@@ -24,7 +24,8 @@ use utoipa::OpenApi;
     info(
         title = "Undercroft control API",
         version = "1",
-        description = "Served over the control socket of `undercroft serve`: `curl --unix-socket /run/undercroft/control.sock http://localhost/v1/status`.",
+        description = "Served over the control socket of `undercroft serve`: `curl --unix-socket \
+            /run/undercroft/control.sock http://localhost/v1/status`.",
         license(name = "Apache-2.0"),
     ),
     paths(

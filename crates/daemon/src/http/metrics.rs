@@ -149,9 +149,12 @@ mod tests {
     /// docs/metrics.md, as the table says.
     fn page() -> String {
         let mut page = String::from(
-            "# Metrics\n\n`/metrics` of the control socket, or of the address that `metrics` in `[daemon]` names, in the text format of\n\
-             Prometheus. A name never changes its meaning. The last column says where `GET /v1/status` (for `shares`:\n\
-             `GET /v1/shares`) has the same number. Beside these there are the usual `process_*`. This page is generated:\n\
+            "# Metrics\n\n`/metrics` of the control socket, or of the address that `metrics` in `[daemon]` names, in \
+             the text format of\n\
+             Prometheus. A name never changes its meaning. The last column says where `GET /v1/status` (for \
+             `shares`:\n\
+             `GET /v1/shares`) has the same number. Beside these there are the usual `process_*`. This page is \
+             generated:\n\
              `METRICS_WRITE=1 cargo test -p undercroft-daemon --lib http::metrics`.\n\n\
              | metric | type | unit | labels | what | in the status |\n|---|---|---|---|---|---|\n",
         );

@@ -27,7 +27,8 @@ pub(super) async fn get_shares(State(d): State<Shared>) -> Answer<SharesStatus> 
 /// One node.
 #[utoipa::path(get, path = "/v1/nodes/{name}",
     params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk")),
-    responses((status = 200, body = NodeStatus, description = "Its version is the `ETag`"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = NodeStatus, description = "Its version is the \
+        `ETag`"), (status = 404, body = ErrorBody)))]
 pub(super) async fn get_node(
     State(d): State<Shared>,
     name: Result<Path<String>, PathRejection>,
@@ -41,7 +42,8 @@ pub(super) async fn get_node(
 /// before.
 #[utoipa::path(patch, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
     params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk"),
-        ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has changed since")),
+        ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has \
+            changed since")),
     responses((status = 200, body = NodeChanged, description = "Its version is the `ETag`"),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 412, body = ErrorBody, description = "It has changed meanwhile; `current` is what is set now")))]
@@ -59,7 +61,8 @@ pub(super) async fn patch_node(
 /// The same, but what is not named goes back to what holds where nothing is set.
 #[utoipa::path(put, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
     params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk"),
-        ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has changed since")),
+        ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has \
+            changed since")),
     responses((status = 200, body = NodeChanged, description = "Its version is the `ETag`"),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 412, body = ErrorBody, description = "It has changed meanwhile; `current` is what is set now")))]

@@ -118,8 +118,8 @@ impl ServedDisk {
             layer = None;
             tracing::info!(
                 disk = plan.name,
-                "its share of the store is too small for a map of its own clusters, so blocks of its base are not shared \
-                 by where they come from; a larger `size` lifts that"
+                "its share of the store is too small for a map of its own clusters, so blocks of its base are not \
+                 shared by where they come from; a larger `size` lifts that"
             );
         }
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };

@@ -45,7 +45,8 @@ pub enum ServiceError {
     },
     /// The share is too small to cache anything.
     #[error(
-        "disk \"{disk}\": its share of {share} holds no cache at all; give it a larger `size`, or the store more `memory`"
+        "disk \"{disk}\": its share of {share} holds no cache at all; give it a larger `size`, or the store more \
+         `memory`"
     )]
     TooSmall {
         /// Which disk.
@@ -57,7 +58,8 @@ pub enum ServiceError {
     #[error("cannot start a worker: {0}; the store's memory may be larger than this process may map (see `ulimit -v`)")]
     Worker(std::io::Error),
     /// Something holds a worker up: memory of a guest that does not come, as a rule.
-    #[error("worker w{worker} has not answered for {} s; its disks wait, those of other workers go on", CALL_WAIT.as_secs())]
+    #[error("worker w{worker} has not answered for {} s; its disks wait, those of other workers go \
+        on", CALL_WAIT.as_secs())]
     Silent {
         /// Which, from 0.
         worker: usize,

@@ -44,8 +44,8 @@ impl ImageFile {
     pub(super) fn reason(&self) -> Option<String> {
         self.gone.load(Ordering::Relaxed).then(|| {
             format!(
-                "the file at {} has been deleted or replaced; the disk goes on with the one that is open, which is lost \
-                 when it is detached or the daemon ends: copy the disk from inside the guest or over NBD",
+                "the file at {} has been deleted or replaced; the disk goes on with the one that is open, which is \
+                 lost when it is detached or the daemon ends: copy the disk from inside the guest or over NBD",
                 self.path.display()
             )
         })

@@ -176,7 +176,10 @@ mod tests {
                 prop_assert_eq!(held_above(&held(blocks.into()), total, floor, ceiling), 0, "too much is kept");
             }
             if blocks < capacity_blocks(&plan) {
-                prop_assert!(held_above(&held(u64::from(blocks) + 1), total, floor, ceiling) > 0, "a block more would fit");
+                prop_assert!(
+                    held_above(&held(u64::from(blocks) + 1), total, floor, ceiling) > 0,
+                    "a block more would fit"
+                );
             }
         }
     }

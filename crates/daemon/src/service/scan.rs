@@ -239,7 +239,8 @@ fn changed(ram: &[Source], problems: &mut Vec<String>) -> Option<Vec<Vec<PageRun
     let pieces = pieces?;
     let (process, _) = pieces.first()?;
     if !soft_dirty_is_built_in() {
-        let text = "track_writes: this kernel does not note which pages are written to (CONFIG_MEM_SOFT_DIRTY), so all are read";
+        let text = "track_writes: this kernel does not note which pages are written to (CONFIG_MEM_SOFT_DIRTY), so all \
+            are read";
         problems.push(text.to_string());
         return None;
     }

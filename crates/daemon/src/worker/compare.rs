@@ -40,8 +40,8 @@ pub(super) fn with_image(disk: &mut Disk, place: u64, bytes: &[u8; FRAME_BYTES])
         tracing::error!(
             disk = disk.name,
             place,
-            "a page of the guest was about to be kept for a block that differs from byte {at} on: it is not kept. This is \
-             a fault of this program; set exclusive = \"off\" and report it"
+            "a page of the guest was about to be kept for a block that differs from byte {at} on: it is not kept. This \
+             is a fault of this program; set exclusive = \"off\" and report it"
         );
     }
     same

@@ -202,7 +202,8 @@ mod tests {
                 prop_assert_eq!(r.time_ns, base_ns.wrapping_add(delta_ns >> (row % 64)));
                 let what = (r.disk, r.client, r.op, r.offset_bytes, r.length_bytes);
                 prop_assert_eq!(what, (asked.disk, asked.client, asked.op, asked.offset_bytes, asked.length_bytes));
-                let hits = if waits || asked.op != RecordedOp::Read { 0 } else { r.blocks(FRAME_BYTES as u32).1 as u32 };
+                let hits =
+                    if waits || asked.op != RecordedOp::Read { 0 } else { r.blocks(FRAME_BYTES as u32).1 as u32 };
                 prop_assert_eq!((r.hit_blocks, r.miss_blocks, r.latency_ns), (hits, 0, None));
                 prop_assert_eq!(r.failure, waits.then_some(RecordedFailure::Unanswered));
                 let Some(Ok(Note::End(of, e))) = said.next() else { panic!("an end") };

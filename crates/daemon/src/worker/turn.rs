@@ -273,7 +273,8 @@ impl Worker {
                     tracing::warn!(
                         disk = disk.name,
                         operations = disk.backend.inflight(),
-                        "the image has not answered for 5s; its requests wait, other disks go on. Look at the storage below it"
+                        "the image has not answered for 5s; its requests wait, other disks go on. Look at the storage \
+                         below it"
                     );
                 } else {
                     tracing::info!(disk = disk.name, "the image answers again");

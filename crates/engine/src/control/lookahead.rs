@@ -127,7 +127,10 @@ mod tests {
         }
 
         #[test]
-        fn nobody_leaves_room_or_loses_what_it_had(curves in prop::collection::vec((curve(), 0u64..10, 0u64..30), 1..5), more in 0u64..60) {
+        fn nobody_leaves_room_or_loses_what_it_had(
+            curves in prop::collection::vec((curve(), 0u64..10, 0u64..30), 1..5),
+            more in 0u64..60,
+        ) {
             let parties: Vec<Appetite<'_>> = curves
                 .iter()
                 .map(|(curve, from, room)| Appetite { weight: 3, from: *from, room: from + room, curve })

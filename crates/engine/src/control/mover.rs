@@ -70,14 +70,16 @@ mod tests {
                     mover.tick(total, &mut positions);
                     prop_assert!(positions.iter().map(|p| p.limit.max(p.held)).sum::<u64>() <= total);
                     for p in &mut positions {
-                        p.held = if p.held > p.limit { p.limit.max(p.held - evicted_per_tick.min(p.held)) } else { p.limit };
+                        p.held =
+                            if p.held > p.limit { p.limit.max(p.held - evicted_per_tick.min(p.held)) } else { p.limit };
                     }
                 }
             }
             let mut ticks = 0;
             while mover.tick(total, &mut positions) {
                 for p in &mut positions {
-                    p.held = if p.held > p.limit { p.limit.max(p.held - evicted_per_tick.min(p.held)) } else { p.limit };
+                    p.held =
+                        if p.held > p.limit { p.limit.max(p.held - evicted_per_tick.min(p.held)) } else { p.limit };
                 }
                 ticks += 1;
                 prop_assert!(ticks < 5000, "{positions:?}");

@@ -77,11 +77,21 @@ proptest! {
     fn every_controller_keeps_the_accounts(
         total in 0u64..8000,
         vms in prop::collection::vec((1u32..1000, 0u64..200, prop::option::of(200u64..4000), 0usize..6), 1..4),
-        disks in prop::collection::vec((0usize..4, 1u32..1000, 0u64..50, prop::option::of(50u64..2000), 0usize..6), 1..8),
+        disks in prop::collection::vec(
+            (0usize..4, 1u32..1000, 0u64..50, prop::option::of(50u64..2000), 0usize..6),
+            1..8,
+        ),
         intervals in prop::collection::vec(prop::collection::vec(any_leaf(), 8), 1..6),
         gone in 0usize..8,
     ) {
-        let kinds = [ControllerKind::Static, ControllerKind::Donor(4), ControllerKind::Utility, ControllerKind::Target, ControllerKind::Paper, ControllerKind::Utility];
+        let kinds = [
+            ControllerKind::Static,
+            ControllerKind::Donor(4),
+            ControllerKind::Utility,
+            ControllerKind::Target,
+            ControllerKind::Paper,
+            ControllerKind::Utility,
+        ];
         let mut tree = Tree::new("host", total);
         let mut governor = Governor::new();
         let mut groups = vec![tree.root()];
@@ -112,18 +122,41 @@ proptest! {
             if n == 3 {
                 tree.set_total(total / 2);
             }
-            let told: Vec<(NodeId, Activity, Curve)> = leaves.iter().zip(interval).map(|(&node, (requests, misses, distinct, points))| {
+            let told = leaves.iter().zip(interval);
+            let told: Vec<(NodeId, Activity, Curve)> = told.map(|(&node, (requests, misses, distinct, points))| {
                 let misses = *misses.min(requests);
-                let seen = Activity { requests: *requests, misses, read_ahead_hits: misses / 3, distinct: *distinct, hit_us: 20.0, miss_us: 500.0, iops: 1000.0, slow_misses: 0.5 };
+                let seen = Activity {
+                    requests: *requests,
+                    misses,
+                    read_ahead_hits: misses / 3,
+                    distinct: *distinct,
+                    hit_us: 20.0,
+                    miss_us: 500.0,
+                    iops: 1000.0,
+                    slow_misses: 0.5,
+                };
                 (node, seen, Curve::falling(points.iter().map(|&(s, m)| (s, f64::from(m)))))
             }).collect();
-            let leaves: Vec<Leaf<'_>> = told.iter().map(|(node, seen, curve)| Leaf { node: *node, held: before.get(node).copied().unwrap_or(0), least: 0, seen: *seen, curve: Some(curve) }).collect();
+            let leaves: Vec<Leaf<'_>> = told
+                .iter()
+                .map(|(node, seen, curve)| Leaf {
+                    node: *node,
+                    held: before.get(node).copied().unwrap_or(0),
+                    least: 0,
+                    seen: *seen,
+                    curve: Some(curve),
+                })
+                .collect();
             let targets = governor.interval(&tree, &leaves);
             prop_assert!(targets.iter().map(|t| t.1).sum::<u64>() <= tree.total());
             let short: Vec<NodeId> = tree.shortfalls().iter().flat_map(|s| tree.below(s.node).split_off(1)).collect();
             for id in tree.below(tree.root()) {
                 let node = tree.node(id).expect("lives");
-                prop_assert!(governor.target(id) <= node.settings().ceiling.unwrap_or(u64::MAX), "ceiling of {}", node.name());
+                prop_assert!(
+                    governor.target(id) <= node.settings().ceiling.unwrap_or(u64::MAX),
+                    "ceiling of {}",
+                    node.name()
+                );
                 let below: u64 = node.children().iter().map(|&c| governor.target(c)).sum();
                 prop_assert!(node.children().is_empty() || below <= governor.target(id));
             }
@@ -134,7 +167,12 @@ proptest! {
                     let settings = in_tree.settings();
                     let wants = seen.requests > 0 && curve.misses_at(0) > 0.0 && settings.hint == Hint::Normal;
                     if wants && curve.misses_at(settings.floor) > curve.misses_at(u64::MAX) * 1.01 + 1.0 {
-                        prop_assert!(governor.target(*node) >= settings.floor, "floor of {}: {}", in_tree.name(), governor.target(*node));
+                        prop_assert!(
+                            governor.target(*node) >= settings.floor,
+                            "floor of {}: {}",
+                            in_tree.name(),
+                            governor.target(*node)
+                        );
                     }
                 }
             }
@@ -152,7 +190,10 @@ proptest! {
                 let (came, left) = governor.untold(id);
                 let told = moved.get(&id).copied().unwrap_or(0) + came as i64 - left as i64;
                 prop_assert_eq!(told, governor.target(id) as i64, "{}", tree.path(id).expect("lives"));
-                prop_assert!(came <= total / 64 + 1 && left <= total / 64 + 1, "{came} and {left} blocks of {total} untold");
+                prop_assert!(
+                    came <= total / 64 + 1 && left <= total / 64 + 1,
+                    "{came} and {left} blocks of {total} untold"
+                );
             }
             before = tree.below(tree.root()).into_iter().skip(1).map(|id| (id, governor.target(id))).collect();
         }

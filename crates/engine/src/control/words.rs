@@ -170,8 +170,8 @@ mod tests {
     fn a_move_says_what_was_decided_seen_and_expected() {
         assert_eq!(
             event(true, true, 469, Reason::Gain { saves: 938.0, costs: 234.0 }),
-            "web gets 469 blocks from db: by their miss-ratio curves, web misses 938 times less an interval with it, and \
-             db 234 times more without it; expected: 704 misses fewer an interval"
+            "web gets 469 blocks from db: by their miss-ratio curves, web misses 938 times less an interval with it, \
+             and db 234 times more without it; expected: 704 misses fewer an interval"
         );
         assert_eq!(
             event(false, true, 7, Reason::Gain { saves: 9.0, costs: 0.0 }),

@@ -315,7 +315,8 @@ pub(crate) mod tests {
         #[test]
         fn the_working_set_is_the_smallest_size_that_is_enough(curve in any_curve(), slack in 0.0..0.5) {
             let size = curve.working_set(slack);
-            let enough = curve.misses_at(u64::MAX).min(curve.convex_hull().misses_at(u64::MAX)) + slack * curve.requests();
+            let enough =
+                curve.misses_at(u64::MAX).min(curve.convex_hull().misses_at(u64::MAX)) + slack * curve.requests();
             prop_assert!(curve.misses_at(size) <= enough * (1.0 + 1e-9) + 1e-6);
             prop_assert!(size == 0 || curve.misses_at(size - 1) > enough * (1.0 - 1e-9) - 1e-6);
         }

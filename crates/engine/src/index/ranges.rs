@@ -92,7 +92,8 @@ impl fmt::Display for PartsError {
             ),
             PartsError::Overlap { first, second } => write!(
                 f,
-                "the ranges at blocks {first} and {second} overlap; a block belongs to one part only, so cut one of them"
+                "the ranges at blocks {first} and {second} overlap; a block belongs to one part only, so cut one of \
+                 them"
             ),
             PartsError::UnknownPart(part) => {
                 write!(f, "there is no part {} of the disk; name it in the list of parts", part.0)
@@ -101,8 +102,8 @@ impl fmt::Display for PartsError {
             PartsError::Rest => f.write_str("part 0 is what the ranges leave; number the parts with ranges from 1"),
             PartsError::Shares { wanted_blocks, disk_blocks } => write!(
                 f,
-                "the parts' shares come to {wanted_blocks} blocks, but the disk has {disk_blocks}; give them less or the \
-                 disk more"
+                "the parts' shares come to {wanted_blocks} blocks, but the disk has {disk_blocks}; give them less or \
+                 the disk more"
             ),
         }
     }

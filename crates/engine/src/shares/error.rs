@@ -102,7 +102,8 @@ impl fmt::Display for TreeError {
             }
             Self::Level { name, level, parent, parent_level } => write!(
                 f,
-                "`{name}` is a {level} and cannot be below `{parent}`, a {parent_level}; the order is host, VM, container, disk"
+                "`{name}` is a {level} and cannot be below `{parent}`, a {parent_level}; the order is host, VM, \
+                 container, disk"
             ),
             Self::Host => write!(f, "the host cannot be removed; remove the nodes below it"),
             Self::Weight { node, weight } => {
@@ -110,18 +111,20 @@ impl fmt::Display for TreeError {
             }
             Self::CeilingBelowFloor { node, floor, ceiling } => write!(
                 f,
-                "the ceiling of `{node}`, {ceiling} blocks, is below its floor of {floor}; raise the ceiling or lower the floor"
+                "the ceiling of `{node}`, {ceiling} blocks, is below its floor of {floor}; raise the ceiling or lower \
+                 the floor"
             ),
             Self::FloorsAboveCeiling { node, floor, parent, ceiling, others } => write!(
                 f,
-                "a floor of {floor} blocks for `{node}` does not fit: `{parent}` has a ceiling of {ceiling} and its other \
-                 nodes have floors of {others}; take at most {}, or raise that ceiling",
+                "a floor of {floor} blocks for `{node}` does not fit: `{parent}` has a ceiling of {ceiling} and its \
+                 other nodes have floors of {others}; take at most {}, or raise that ceiling",
                 ceiling.saturating_sub(*others)
             ),
             Self::FloorsAboveParent { node, floor, parent, entitled, others } => write!(
                 f,
-                "a floor of {floor} blocks for `{node}` does not fit: `{parent}` is entitled to {entitled} and its other \
-                 nodes have floors of {others}; take at most {}, lower those, or give `{parent}` more weight or a floor",
+                "a floor of {floor} blocks for `{node}` does not fit: `{parent}` is entitled to {entitled} and its \
+                 other nodes have floors of {others}; take at most {}, lower those, or give `{parent}` more weight or \
+                 a floor",
                 entitled.saturating_sub(*others)
             ),
             Self::Full { nodes } => write!(f, "there are {nodes} nodes already; remove some first"),

@@ -174,7 +174,8 @@ mod tests {
             weights in prop::collection::vec(1u32..=10_000, 1..20),
             amount in 0u64..BLOCKS_MAX,
         ) {
-            let claims: Vec<Claim> = weights.iter().map(|&weight| Claim { weight, steps: [0, 0, BLOCKS_MAX] }).collect();
+            let claims: Vec<Claim> =
+                weights.iter().map(|&weight| Claim { weight, steps: [0, 0, BLOCKS_MAX] }).collect();
             let got = fill(amount, &claims);
             let sum: u64 = weights.iter().map(|&w| u64::from(w)).sum();
             prop_assert_eq!(got.iter().sum::<u64>(), amount);

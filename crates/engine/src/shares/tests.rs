@@ -81,7 +81,11 @@ proptest! {
             prop_assert!(share.share <= node.settings().ceiling.unwrap_or(u64::MAX), "ceiling of {}", node.name());
             prop_assert!(share.share >= share.demand.min(share.entitled), "{}: {share:?}", node.name());
             if !told.contains(&id) {
-                prop_assert!(share.share >= share.demand.min(node.settings().floor), "floor of {}: {share:?}", node.name());
+                prop_assert!(
+                    share.share >= share.demand.min(node.settings().floor),
+                    "floor of {}: {share:?}",
+                    node.name()
+                );
                 prop_assert!(share.entitled >= node.settings().floor, "floor of {}: {share:?}", node.name());
             }
             prop_assert_eq!(share.share + share.lent(), share.entitled + share.borrowed());
@@ -135,7 +139,10 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_nodes_came_does_not_show(total in 0u64..5000, weights in prop::collection::vec(1u32..=10_000, 1..12)) {
+    fn the_order_in_which_nodes_came_does_not_show(
+        total in 0u64..5000,
+        weights in prop::collection::vec(1u32..=10_000, 1..12),
+    ) {
         let build = |reverse: bool| {
             let mut order: Vec<usize> = (0..weights.len()).collect();
             if reverse {
@@ -155,7 +162,13 @@ proptest! {
     }
 
     #[test]
-    fn a_refused_change_changes_nothing(plan in plan(), which in 0usize..40, weight in 0u32..20_000, floor in 0u64..6000, ceiling in prop::option::of(0u64..6000)) {
+    fn a_refused_change_changes_nothing(
+        plan in plan(),
+        which in 0usize..40,
+        weight in 0u32..20_000,
+        floor in 0u64..6000,
+        ceiling in prop::option::of(0u64..6000),
+    ) {
         let (mut tree, demands) = planted(&plan);
         let nodes = tree.below(tree.root());
         let id = nodes[which % nodes.len()];

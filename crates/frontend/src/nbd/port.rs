@@ -301,7 +301,8 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         if self.buffers.was_called() {
             self.stalled = false;
             if !self.buffers.tend() {
-                tracing::warn!(peer = %self.peer, "an NBD client that was slow with its data made room for others that wait");
+                tracing::warn!(peer = %self.peer, "an NBD client that was slow with its data made room for others that \
+                    wait");
                 self.cut("its client kept others waiting for memory");
             }
         }

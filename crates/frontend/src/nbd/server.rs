@@ -161,8 +161,8 @@ impl NbdServer {
                 let address = listener.local_addr().map_err(tcp)?;
                 if !address.ip().is_loopback() && options.tls != TlsMode::Require {
                     tracing::warn!(
-                        "NBD on {address} is open to the network without encryption or passwords: \
-                         use 127.0.0.1, a unix socket, or a listener with tls = \"require\" unless the network is trusted"
+                        "NBD on {address} is open to the network without encryption or passwords: use 127.0.0.1, a \
+                         unix socket, or a listener with tls = \"require\" unless the network is trusted"
                     );
                 }
                 (Listener::Tcp(listener), Listen::Tcp(address))

@@ -88,7 +88,8 @@ pub enum VhostError {
     #[error("a vhost-user device can have 1 to {max} queues, not {0}", max = limits::QUEUES_MAX)]
     Queues(u16),
     /// A size of queues out of range.
-    #[error("the queues of a vhost-user device have a power of two of entries up to {max}, not {0}", max = limits::QUEUE_SIZE_MAX)]
+    #[error("the queues of a vhost-user device have a power of two of entries up to {max}, not \
+        {0}", max = limits::QUEUE_SIZE_MAX)]
     QueueSize(u16),
     /// The socket cannot be made.
     #[error(transparent)]

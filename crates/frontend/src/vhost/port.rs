@@ -464,13 +464,14 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
             || self.queues.iter().any(|q| q.log.as_ref().is_some_and(InflightLog::is_broken))
         {
             return Some(
-                "memory that it shares is gone: its file was made shorter, or there was no room for it (a full tmpfs, no \
-                 huge pages left). Set prealloc=on and seal=on for the guest's memory",
+                "memory that it shares is gone: its file was made shorter, or there was no room for it (a full tmpfs, \
+                 no huge pages left). Set prealloc=on and seal=on for the guest's memory",
             );
         }
         self.queues.iter().any(|q| q.held_up).then_some(
             "it made its notification descriptor block (a full counter without O_NONBLOCK), which no hypervisor does: \
-             look who uses this disk's socket. From now on this disk notifies in a way that cannot block, and is slower",
+             look who uses this disk's socket. From now on this disk notifies in a way that cannot block, and is \
+             slower",
         )
     }
 

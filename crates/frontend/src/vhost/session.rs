@@ -83,7 +83,8 @@ impl Session {
             tracing::warn!(
                 disk = self.disk.name,
                 "the guest's memory is not preallocated: what the daemon is the first to touch of it is charged to the \
-                 daemon's control group, and when that is full this guest's requests wait. Add prealloc=on to its memory"
+                 daemon's control group, and when that is full this guest's requests wait. Add prealloc=on to its \
+                 memory"
             );
         }
         self.map = Arc::clone(&map);

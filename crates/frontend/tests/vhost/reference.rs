@@ -32,7 +32,8 @@ proptest! {
         for (chains, used_event) in batches {
             let mut want = Vec::new();
             for (i, (buffers, indirect)) in chains.iter().enumerate() {
-                let mut list: Vec<_> = buffers.iter().map(|&(at, len, w)| (at, len, if w { WRITE } else { 0 })).collect();
+                let mut list: Vec<_> =
+                    buffers.iter().map(|&(at, len, w)| (at, len, if w { WRITE } else { 0 })).collect();
                 // Readable ones first, and a place for a status last.
                 list.sort_by_key(|&(_, _, flags)| flags);
                 list.push((DATA, 1, WRITE));

@@ -18,7 +18,8 @@ use undercroft_config::KsmPlan;
 pub enum KsmError {
     /// This kernel has none.
     #[error(
-        "this kernel has no KSM ({dir} is missing); it needs a kernel built with CONFIG_KSM=y. Guests' memory is not merged"
+        "this kernel has no KSM ({dir} is missing); it needs a kernel built with CONFIG_KSM=y. Guests' memory is not \
+         merged"
     )]
     Absent {
         /// Where it would be.
@@ -26,8 +27,8 @@ pub enum KsmError {
     },
     /// This process may not.
     #[error(
-        "KSM cannot be managed: {file} cannot be written ({source}); run the daemon as root, or let its group write the \
-         files there (chgrp, chmod g+w); under systemd also set ReadWritePaths={dir}"
+        "KSM cannot be managed: {file} cannot be written ({source}); run the daemon as root, or let its group write \
+         the files there (chgrp, chmod g+w); under systemd also set ReadWritePaths={dir}"
     )]
     NotAllowed {
         /// The file.
@@ -42,7 +43,8 @@ pub enum KsmError {
     Taken,
     /// What was found cannot be kept for the time after a crash.
     #[error(
-        "what KSM is set to cannot be kept in {file}: {source}; nothing was changed. Set daemon.runtime_dir to a directory that can be written"
+        "what KSM is set to cannot be kept in {file}: {source}; nothing was changed. Set daemon.runtime_dir to a \
+         directory that can be written"
     )]
     NotSaved {
         /// The file.
@@ -228,7 +230,8 @@ impl Keeper {
             } else if now != entry.wrote && !(advised && name == "pages_to_scan") {
                 let wrote = &entry.wrote;
                 tracing::warn!(
-                    "KSM: {name} is \"{now}\" and not {wrote}, as this daemon set it: somebody else did that, so it stays"
+                    "KSM: {name} is \"{now}\" and not {wrote}, as this daemon set it: somebody else did that, so it \
+                     stays"
                 );
                 settled.push(name);
             } else {

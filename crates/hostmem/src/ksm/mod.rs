@@ -20,31 +20,9 @@ pub const SYSFS: &str = "/sys/kernel/mm/ksm";
 
 /// Why merging is off unless asked for.
 pub const SIDE_CHANNEL: &str = "merging lets a guest find out, by how long its own writes take, whether another guest \
-    (or any process that marked its memory) holds the same page: keys, addresses and versions of programs leak that way, \
-    and Rowhammer attacks have changed merged pages. Use it only among guests that may know each other's memory";
+    (or any process that marked its memory) holds the same page: keys, addresses and versions of programs leak that \
+    way, and Rowhammer attacks have changed merged pages. Use it only among guests that may know each other's memory";
 
 /// Why shared guest memory cannot be merged.
 pub const SHARED_RAM: &str = "the kernel merges private anonymous memory only; RAM that is shared with another process \
     (vhost-user, memory-backend-memfd or -file with share=on) is never merged";
-
-/// Puts any bytes through every parser of this module, for the fuzzer.
-///
-/// # Panics
-/// If a result breaks its bounds: that is a bug.
-pub fn check_bytes(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let _ = parse::number(&text);
-    if let Some((chosen, all)) = parse::choice(&text) {
-        assert!(all.contains(&chosen), "the chosen value is none of the possible ones");
-    }
-    let stat = parse::ksm_stat(&text);
-    assert!(stat.len() <= parse::STAT_LINES_MAX);
-    let ram = parse::smaps(data).unwrap_or_default();
-    assert!(ram.merged_bytes <= ram.private_bytes(), "more is merged than there is");
-    assert!(ram.backing.len() <= parse::BACKING_MAX);
-    if let Ok(saved) = saved::Saved::parse(data) {
-        for e in saved.entries() {
-            assert!(sysfs::may_write(&e.name, &e.found), "a saved value that must never be written was let through");
-        }
-    }
-}

@@ -33,7 +33,7 @@ pub fn choice(text: &str) -> Option<(String, Vec<String>)> {
 }
 
 /// `/proc/PID/ksm_stat` (Linux 6.1): names and values, both of `name 1` and of `name: yes`.
-pub(crate) fn ksm_stat(text: &str) -> BTreeMap<String, String> {
+pub fn ksm_stat(text: &str) -> BTreeMap<String, String> {
     let pair = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         Some((name.trim_end_matches(':').to_string(), value.trim().to_string()))
@@ -62,7 +62,7 @@ pub struct Ram {
 
 impl Ram {
     /// All of it that is private.
-    pub(crate) fn private_bytes(&self) -> u64 {
+    pub fn private_bytes(&self) -> u64 {
         self.mergeable_bytes.saturating_add(self.unmarked_bytes).saturating_add(self.huge_bytes)
     }
 }
@@ -140,7 +140,7 @@ impl Mapping {
 ///
 /// # Errors
 /// Those of reading.
-pub(crate) fn smaps(mut from: impl BufRead) -> io::Result<Ram> {
+pub fn smaps(mut from: impl BufRead) -> io::Result<Ram> {
     let mut ram = Ram::default();
     let mut mapping: Option<Mapping> = None;
     let mut line = Vec::new();
@@ -191,7 +191,6 @@ pub(crate) fn boot_id(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
 
@@ -236,18 +235,5 @@ mod tests {
         let ram = smaps(text.as_bytes()).unwrap();
         assert_eq!((ram.mergeable_bytes, ram.mergeable_present_bytes, ram.merged_bytes), (MIB, MIB / 2, MIB / 4));
         assert_eq!((ram.unmarked_bytes, ram.huge_bytes, ram.shared_bytes), (2 * MIB, 4 * MIB, 0));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            crate::ksm::check_bytes(&bytes);
-        }
-
-        #[test]
-        fn nor_do_odd_values(size in "[0-9]{0,30}", flags in "[a-z ]{0,20}", name in "\\PC{0,20}") {
-            let text = format!("7f00-7f10 rw-s 0 00:00 0 {name}\nSize: {size} kB\nRss: {size} kB\nKSM: {size} kB\nVmFlags: dc {flags}\n");
-            crate::ksm::check_bytes(text.repeat(3).as_bytes());
-        }
     }
 }

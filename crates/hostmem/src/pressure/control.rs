@@ -458,7 +458,10 @@ mod tests {
     proptest! {
         #[test]
         fn floor_ceiling_and_calm_hold_whatever_is_read(
-            readings in proptest::collection::vec((0u64..40, any::<bool>(), 0u64..1 << 31, 0u64..1 << 34, 0u64..=100), 1..200),
+            readings in proptest::collection::vec(
+                (0u64..40, any::<bool>(), 0u64..1 << 31, 0u64..1 << 34, 0u64..=100),
+                1..200,
+            ),
             floor in 0u64..=1024, hand in proptest::option::of(0u64..2000),
         ) {
             let rules = Rules { floor_bytes: floor * MIB, ..RULES };
@@ -478,7 +481,9 @@ mod tests {
                 let disks = || vec![Holding { share_bytes: RULES.ceiling_bytes, held_bytes: held }];
                 c.step(&reading, disks);
                 let now = c.allowed_bytes();
-                prop_assert!(now >= rules.floor_bytes && now <= c.most_bytes() && c.most_bytes() <= rules.ceiling_bytes);
+                prop_assert!(
+                    now >= rules.floor_bytes && now <= c.most_bytes() && c.most_bytes() <= rules.ceiling_bytes
+                );
                 if stalled || short_bytes > 0 {
                     pressed = Some(now_ns);
                     prop_assert!(now <= before, "it grew under pressure");
@@ -491,7 +496,11 @@ mod tests {
         }
 
         #[test]
-        fn under_lasting_stalls_half_goes_in_each_stated_time(share in 64u64..4096, fill in 1u64..=100, floor in 0u64..=100) {
+        fn under_lasting_stalls_half_goes_in_each_stated_time(
+            share in 64u64..4096,
+            fill in 1u64..=100,
+            floor in 0u64..=100,
+        ) {
             let ceiling_bytes = share * MIB;
             let rules = Rules { ceiling_bytes, floor_bytes: ceiling_bytes / 100 * floor, ..RULES };
             let mut c = PressureControl::new(rules);
@@ -503,7 +512,11 @@ mod tests {
                 held = held.min(c.allowed_bytes());
                 prop_assert!(held.saturating_sub(rules.floor_bytes) <= above / 2 + 1, "{} of {}", held, above);
             }
-            prop_assert!(held <= rules.floor_bytes.max(1), "it came to rest at {} above the floor", held - rules.floor_bytes);
+            prop_assert!(
+                held <= rules.floor_bytes.max(1),
+                "it came to rest at {} above the floor",
+                held - rules.floor_bytes
+            );
         }
     }
 }

@@ -27,21 +27,3 @@ pub const GROUP_PART_DEFAULT: u64 = 64;
 pub const GROUP_PART_KEPT: u64 = 32;
 /// Into the last part of a control group's limit nothing goes that is copied to guests whose memory is not allocated.
 pub const GROUP_PART_GUESTS: u64 = 128;
-/// Puts any bytes through every parser of this module, for the fuzzer.
-///
-/// # Panics
-/// If a result breaks its bounds: that is a bug.
-pub fn check_bytes(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    if let Some(m) = parse::meminfo(&text) {
-        assert!(m.free_bytes <= m.total_bytes, "more memory is free than there is");
-    }
-    let _ = parse::stalled_us(&text);
-    let _ = (parse::field(&text, "inactive_file"), parse::field(&text, "max"), parse::limit(&text));
-    let paths = parse::own_groups(&text);
-    for path in paths.v2.iter().chain(paths.memory_v1.iter()) {
-        assert!(path.starts_with('/') && !path.split('/').any(|p| p == ".."), "a path leads out of the tree");
-    }
-    let mounts = parse::mounts(&text);
-    assert!(mounts.v2.is_none_or(|m| m.at.is_absolute()) && mounts.memory_v1.is_none_or(|m| m.at.is_absolute()));
-}

@@ -308,7 +308,8 @@ impl Said {
     fn bounded(&mut self, allowed_bytes: u64, room_bytes: u64) {
         if !std::mem::replace(&mut self.bounded, true) {
             tracing::info!(
-                "the store may hold {}, for which too little memory is available: it grows by half of what there is at a time, now by {}",
+                "the store may hold {}, for which too little memory is available: it grows by half of what there is at \
+                 a time, now by {}",
                 human_size(allowed_bytes),
                 human_size(room_bytes)
             );

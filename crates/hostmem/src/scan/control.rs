@@ -238,8 +238,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_period_stays_within_its_bounds(min: u64, max: u64, cached_max: f64, free_min: f64,
-                                              scrubs in proptest::collection::vec((any_memory(), any::<u64>(), any::<u64>()), 0..50)) {
+        fn the_period_stays_within_its_bounds(
+            min: u64,
+            max: u64,
+            cached_max: f64,
+            free_min: f64,
+            scrubs in proptest::collection::vec((any_memory(), any::<u64>(), any::<u64>()), 0..50),
+        ) {
             let mut c = ScanControl::new(Limits { period_ns_min: min, period_ns_max: max, cached_max, free_min }, 0);
             let (low, high) = (min.max(1), max.max(min).max(1));
             for (m, dropped, now) in scrubs {
@@ -251,7 +256,12 @@ mod tests {
         }
 
         #[test]
-        fn more_gained_is_never_later(m in any_memory(), a: u64, b: u64, before in proptest::collection::vec(0u64..1000, 0..10)) {
+        fn more_gained_is_never_later(
+            m in any_memory(),
+            a: u64,
+            b: u64,
+            before in proptest::collection::vec(0u64..1000, 0..10),
+        ) {
             let mut c = control();
             for (n, dropped) in before.iter().enumerate() {
                 c.scrubbed(memory(500, 300), *dropped, n as u64 * S);
@@ -267,7 +277,9 @@ mod tests {
 
         /// A whole run: scrubs happen when due, and never closer than the shortest period nor further than the longest.
         #[test]
-        fn scrubs_keep_their_distance(steps in proptest::collection::vec((0u64..30 * S, 0u64..1000, 0u64..1000, 0u64..1000), 1..300)) {
+        fn scrubs_keep_their_distance(
+            steps in proptest::collection::vec((0u64..30 * S, 0u64..1000, 0u64..1000, 0u64..1000), 1..300),
+        ) {
             let mut c = control();
             let (mut now, mut last) = (0u64, 0u64);
             for (pass, cached, free, dropped) in steps {

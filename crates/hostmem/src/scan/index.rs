@@ -491,8 +491,10 @@ mod tests {
     proptest! {
         /// Against a map, over many passes: generations wrap round, entries die, tables are rebuilt.
         #[test]
-        fn as_a_map_would(passes in proptest::collection::vec(proptest::collection::vec((0u64..400, 0u64..300), 0..200), 1..20),
-                          skip in 0usize..300) {
+        fn as_a_map_would(
+            passes in proptest::collection::vec(proptest::collection::vec((0u64..400, 0u64..300), 0..200), 1..20),
+            skip in 0usize..300,
+        ) {
             let mut index = ContentIndex::new(1 << 22);
             for _ in 0..skip {
                 index.begin_pass();

@@ -171,14 +171,22 @@ mod tests {
     proptest! {
         #[test]
         fn the_parts_add_up(pages in proptest::collection::vec((1u64..40, 0u32..3, any::<bool>()), 0..200)) {
-            let pages: Vec<_> = pages.into_iter().map(|(h, n, file)| (h, if file { File(n) } else { Guest(n) })).collect();
+            let pages: Vec<_> =
+                pages.into_iter().map(|(h, n, file)| (h, if file { File(n) } else { Guest(n) })).collect();
             let all = count(&pages, 3, 3);
-            let held: u64 = all.guests.iter().map(|g| g.pages).sum::<u64>() + all.files.iter().map(|f| f.pages).sum::<u64>();
+            let held: u64 =
+                all.guests.iter().map(|g| g.pages).sum::<u64>() + all.files.iter().map(|f| f.pages).sum::<u64>();
             prop_assert_eq!(held, pages.len() as u64);
-            let back: f64 = all.guests.iter().map(|g| g.give_back).sum::<f64>() + all.files.iter().map(|f| f.give_back).sum::<f64>();
+            let back: f64 = all.guests.iter().map(|g| g.give_back).sum::<f64>()
+                + all.files.iter().map(|f| f.give_back).sum::<f64>();
             prop_assert!((back - (held - all.contents) as f64).abs() < 1e-6);
             for g in &all.guests {
-                prop_assert!(g.same_guest <= g.pages && g.other_guests <= g.pages && g.page_cache <= g.pages && g.give_back <= g.pages as f64);
+                prop_assert!(
+                    g.same_guest <= g.pages
+                        && g.other_guests <= g.pages
+                        && g.page_cache <= g.pages
+                        && g.give_back <= g.pages as f64
+                );
             }
             for f in &all.files {
                 prop_assert!(f.in_guests + f.same_files <= f.pages && f.give_back <= f.pages as f64);

@@ -72,7 +72,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_the_share(percent in 0.5f64..99.0, steps in proptest::collection::vec(1u64..5_000_000, 1..400)) {
+        fn never_more_than_the_share(
+            percent in 0.5f64..99.0,
+            steps in proptest::collection::vec(1u64..5_000_000, 1..400),
+        ) {
             let mut t = Throttle::new(percent);
             let (mut now, mut used) = (1u64, 0u64);
             t.after(0, now);

@@ -314,7 +314,7 @@ fn may_be_image(file: &FileOfProcess) -> bool {
 }
 
 /// Pages that the kernel has merged, of a `ksm_stat` file: (merged, merged with the page of zeroes).
-pub(crate) fn ksm_pages(ksm_stat: &[u8]) -> (u64, u64) {
+pub fn ksm_pages(ksm_stat: &[u8]) -> (u64, u64) {
     let text = String::from_utf8_lossy(ksm_stat);
     let field = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name));

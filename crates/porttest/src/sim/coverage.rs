@@ -69,6 +69,12 @@ const WANTED: &[(&str, &str)] = &[
     ("paused", "and resumed"),
     ("paused", "while its port slept"),
     ("finished operation", "in steps"),
+    ("blocks begin", "512 bytes after multiples of 4096"),
+    ("blocks begin", "1024 bytes after multiples of 4096"),
+    ("blocks begin", "2048 bytes after multiples of 4096"),
+    ("blocks begin", "3584 bytes after multiples of 4096"),
+    ("blocks begin elsewhere", "a long read over virtio"),
+    ("blocks begin elsewhere", "a long read over NBD"),
     ("slept", "guest"),
     ("slept", "client"),
 ];

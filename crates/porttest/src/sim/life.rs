@@ -52,7 +52,7 @@ impl Sim {
                 self.break_queue(p);
                 self.deadly = deadly;
             }
-            51 | 52 => self.start_anew(true),
+            51 | 52 if self.paging.is_none() || self.rng.one_in(8) => self.start_anew(true),
             53 => self.storm(p),
             54 if self.rng.one_in(2) => self.rest(),
             55 => {

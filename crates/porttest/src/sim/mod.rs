@@ -37,6 +37,11 @@ use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
 use world::{B, Peer, Side, SimPort, World};
 
+/// How far behind the beginnings of 4096 bytes a guest's pages begin: partitions at sector 63, file systems of 1 KiB
+/// blocks, and others.
+const PAGINGS: [u64; 4] = [1024, 512, 2048, 3584];
+/// How many times as long runs are in which they do.
+const PAGING_TIMES: u64 = 2;
 /// Notes that are kept of a run that goes wrong.
 const NOTES: usize = 5000;
 
@@ -45,7 +50,7 @@ const NOTES: usize = 5000;
 pub struct Plan {
     /// Fixes everything that happens.
     pub seed: u64,
-    /// Events.
+    /// Events; twice as many where pages of guests lie across blocks.
     pub steps: u64,
     /// A bug that the ports have.
     pub bug: Option<PortBug>,
@@ -56,6 +61,8 @@ pub struct Plan {
 /// What a run that found nothing wrong has done.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
+    /// Events.
+    pub steps: u64,
     /// Requests answered.
     pub answers: u64,
     /// Deaths of the process, power cuts among them.
@@ -86,7 +93,9 @@ pub fn once(plan: Plan, with_log: bool) -> Result<Outcome, Violation> {
     let (mut step, mut log) = (0, Vec::new());
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut sim = Sim::new(&plan, with_log);
-        while step < plan.steps && sim.world.violation.is_none() {
+        // Hundreds of pages have to be asked for until blocks are counted from where pages begin.
+        let steps = if sim.paging.is_some() { PAGING_TIMES * plan.steps } else { plan.steps };
+        while step < steps && sim.world.violation.is_none() {
             step += 1;
             sim.step();
             // Dropped also when an assertion fails, so the notes are passed out as they are made.
@@ -136,6 +145,9 @@ struct Sim {
     loses: bool,
     /// Front ends connect anew, again and again, while they are to be told of a loss.
     told_to_nobody: bool,
+    /// Guests' pages begin so many bytes after a multiple of 4096, and little else happens, so that there is time for
+    /// the core to count blocks from there.
+    paging: Option<u64>,
     /// A loss that is to be reported once more, by a planted bug.
     lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
@@ -179,10 +191,20 @@ fn drawn_disk(rng: &mut Rng, d: u32) -> (Side, DiskOptions) {
 impl Sim {
     fn new(plan: &Plan, with_log: bool) -> Sim {
         let mut rng = Rng::new(plan.seed);
+        // Not drawn: seeds of faults that were found are to run as they did.
+        let paging = (plan.seed % 5 == 1).then(|| PAGINGS[(plan.seed / 5 % 4) as usize]);
         let disks = rng.between(1, 3) as u32;
         let (mut sides, mut disk_options) = (Vec::new(), Vec::new());
         for d in 0..disks {
-            let (side, options) = drawn_disk(&mut rng, d);
+            let (mut side, mut options) = drawn_disk(&mut rng, d);
+            if let Some(behind) = paging {
+                // So that there is a table of the guest's pages.
+                options.capacity_blocks = options.capacity_blocks.max(64);
+                if options.exclusive == ExclusiveMode::Off {
+                    options.exclusive = ExclusiveMode::Auto;
+                }
+                side.behind = behind;
+            }
             sides.push(side);
             disk_options.push(options);
         }
@@ -194,14 +216,14 @@ impl Sim {
             hash_seed: rng.bits(),
             contents: !rng.one_in(6),
             content_key: ContentKey::from_seed(rng.bits()),
-            // Not drawn: seeds of faults that were found are to run as they did.
+            // Not drawn either.
             step_bytes: [u64::MAX, 1, 12 * 1024][(plan.seed % 3) as usize],
         };
         let mut world = World::new(sides, Rng::new(rng.bits()), with_log);
         world.loses_one_in = if plan.lossy { 20 } else { 0 };
         let mut sim = Sim {
             busy: *rng.pick(&[2, 8, 24]),
-            deadly: *rng.pick(&[0, 1, 1, 4]),
+            deadly: *rng.pick(&[0, 1, 1, 4]) * u64::from(paging.is_none()),
             rng,
             core: None,
             core_options,
@@ -216,6 +238,7 @@ impl Sim {
             loses: plan.seed.is_multiple_of(2),
             // Not drawn either.
             told_to_nobody: plan.seed % 8 == 6,
+            paging,
             lost_again: None,
         };
         sim.boot();
@@ -302,6 +325,9 @@ impl Sim {
         if self.world.dead.is_some() {
             self.start_anew(false);
         }
+        if self.paging.is_some() && self.steps.is_multiple_of(16) {
+            self.look_at_blocks();
+        }
         self.wake();
         self.let_go();
         if self.steps.is_multiple_of(64) {
@@ -310,6 +336,18 @@ impl Sim {
         }
         if self.steps.is_multiple_of(256) {
             self.core().check();
+        }
+    }
+
+    /// Notes where the blocks of each disk begin.
+    fn look_at_blocks(&mut self) {
+        for d in 0..self.world.sides.len() {
+            let offset = self.core().exclusive(DiskId(d as u32)).map_or(0, |r| u64::from(r.block_offset));
+            let before = std::mem::replace(&mut self.world.sides[d].block_offset, offset);
+            if offset != before && offset != 0 {
+                self.world.note(|| format!("blocks of disk {d} begin {offset} bytes after multiples of 4096"));
+                self.world.coverage.met("blocks begin", format!("{offset} bytes after multiples of 4096"));
+            }
         }
     }
 
@@ -356,7 +394,12 @@ impl Sim {
         bufs.into_iter().for_each(|buf| self.core().reclaim(buf));
         match self.world.violation.take() {
             Some(what) => Err(what.into()),
-            None => Ok(Outcome { answers: self.world.answers, kills: self.kills, coverage: self.world.coverage }),
+            None => Ok(Outcome {
+                steps: self.steps,
+                answers: self.world.answers,
+                kills: self.kills,
+                coverage: self.world.coverage,
+            }),
         }
     }
 }

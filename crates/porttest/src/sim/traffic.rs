@@ -4,18 +4,26 @@
 
 use super::Sim;
 use super::world::{B, Peer};
-use crate::vhost::sim_guest::DATA_MAX;
+use crate::vhost::sim_guest::{DATA_MAX, PAGES_MAX, WHOLE_PAGES};
 use crate::work::{Verb, Work};
 
 impl Sim {
     /// A client of some port asks for something, if it may.
     pub(super) fn ask(&mut self) -> bool {
-        let p = self.any_port();
+        let p = self.asking_port();
         let most = if self.rng.one_in(8) { 3 * self.busy } else { self.busy };
         if self.world.ports[p].under_way() >= most {
             return self.serve();
         }
         self.ask_port(p)
+    }
+
+    /// A port whose client may ask for something: a guest more often than others, where pages of guests lie across
+    /// blocks.
+    fn asking_port(&mut self) -> usize {
+        let p = self.any_port();
+        let again = self.paging.is_some() && matches!(self.world.ports[p].peer, Peer::Client(_)) && self.rng.one_in(2);
+        if again { self.any_port() } else { p }
     }
 
     /// The client of a port asks for something.
@@ -54,8 +62,10 @@ impl Sim {
             let (offset, len) = sim.range(sectors * 512, 512, most);
             (offset, len)
         };
+        let data = matches!(verb, Verb::Read | Verb::Write);
+        let pages = if data { self.pages(geometry.size_bytes) } else { None };
         let ranges: Vec<(u64, u64)> = match verb {
-            Verb::Read | Verb::Write => vec![range(self, DATA_MAX)],
+            Verb::Read | Verb::Write => vec![pages.unwrap_or_else(|| range(self, DATA_MAX))],
             Verb::Zeroes | Verb::Discard => {
                 let n = if self.rng.one_in(2) { 1 } else { self.rng.between(2, 16) };
                 (0..n).map(|_| range(self, 4 * B)).collect()
@@ -65,6 +75,9 @@ impl Sim {
         let unmap = self.rng.one_in(2);
         let Some(mut work) = self.world.begin(d, verb, &ranges, through, unmap) else { return false };
         self.beside_bad(d, &mut work);
+        if pages.is_some() {
+            work.mark(WHOLE_PAGES);
+        }
         self.world.note(|| format!("port {p} queue {queue} posts {work:?}"));
         let Peer::Guest(g) = &mut self.world.ports[p].peer else { return false };
         if g.post(work, queue, &mut self.rng).is_err() {
@@ -117,6 +130,18 @@ impl Sim {
         let len = self.rng.between(1, most).div_ceil(unit) * unit;
         let left = size - offset;
         (offset, if len <= left { len } else { left })
+    }
+
+    /// Whole pages of a guest's, in a run in which these begin elsewhere than blocks do: hot ones or any.
+    fn pages(&mut self, size: u64) -> Option<(u64, u64)> {
+        let behind = self.paging?;
+        let pages = size.saturating_sub(behind) / B;
+        if pages == 0 || self.rng.one_in(12) {
+            return None;
+        }
+        let first = if self.rng.one_in(2) { self.rng.below(pages.min(6)) } else { self.rng.below(pages) };
+        let count = self.rng.between(1, PAGES_MAX).min(pages - first);
+        Some((behind + first * B, count * B))
     }
 
     /// Marks reads of which a neighbour may fail.

@@ -45,6 +45,9 @@ pub(super) struct Side {
     pub lost: u64,
     /// Step of the last completion.
     pub answered: u64,
+    /// How far after multiples of 4096 bytes the guest's pages begin, and how far the blocks of the core do now.
+    pub behind: u64,
+    pub block_offset: u64,
 }
 
 impl Side {
@@ -60,6 +63,8 @@ impl Side {
             losses: 0,
             lost: 0,
             answered: 0,
+            behind: 0,
+            block_offset: 0,
         }
     }
 }
@@ -269,7 +274,7 @@ impl World {
         let d = self.ports[p].disk;
         let Finished { work, ok, data } = f;
         let nbd = matches!(self.ports[p].peer, Peer::Client(_));
-        self.cover(work, *ok, nbd);
+        self.cover(work, *ok, nbd, self.sides[d].block_offset);
         let oldest = {
             let reads = self.ports.iter_mut().filter(|port| port.disk == d);
             reads.flat_map(SimPort::works).filter(|w| w.verb == Verb::Read).map(|w| w.start).min()
@@ -282,9 +287,13 @@ impl World {
         if work.verb == Verb::Wrong {
             return if *ok { Err(format!("{work:?} makes no sense, and went well").into()) } else { Ok(()) };
         }
+        // Blocks may have begun at multiples of 4096 bytes, or where the guest's pages do.
         let in_bad = |part: &Part| {
-            let blocks = part.offset / B * B..(part.offset + part.len).next_multiple_of(B);
-            side.bad.as_ref().is_some_and(|bad| bad.start < blocks.end && blocks.start < bad.end)
+            [0, side.behind].into_iter().any(|begin| {
+                let lead = (B - begin) % B;
+                let blocks = (part.offset + lead) / B * B..(part.offset + part.len + lead).next_multiple_of(B);
+                side.bad.as_ref().is_some_and(|bad| bad.start + lead < blocks.end && blocks.start < bad.end + lead)
+            })
         };
         let lost = self.loses_one_in > 0 && work.verb == Verb::Read;
         let excused = side.disk.failures != work.failures || work.parts.iter().any(in_bad) || lost;
@@ -311,7 +320,7 @@ impl World {
     }
 
     /// Notes which rare things have met in what is over.
-    fn cover(&mut self, work: &Work, ok: bool, nbd: bool) {
+    fn cover(&mut self, work: &Work, ok: bool, nbd: bool, block_offset: u64) {
         let c = &mut self.coverage;
         let has = |mark| work.marks.contains(&mark);
         if !ok && work.verb == Verb::Wrong {
@@ -347,6 +356,9 @@ impl World {
         }
         if has("wrap") {
             c.met("wrap", "of the available index");
+        }
+        if block_offset != 0 && ok && work.verb == Verb::Read && work.parts[0].len > B {
+            c.met("blocks begin elsewhere", if nbd { "a long read over NBD" } else { "a long read over virtio" });
         }
         if has("beside the bad sector") && ok && work.verb == Verb::Read {
             c.met("bad sector", "beside a healthy read");

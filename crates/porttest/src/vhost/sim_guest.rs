@@ -25,6 +25,11 @@ const STATUS: u64 = 0x40;
 const TABLE: u64 = 0x100;
 const RANGES: u64 = 0x400;
 const BUFFER: u64 = 0x800;
+/// Bytes of a page of the guest, and how many of them one chain has at most whose data are whole pages.
+const PAGE: u64 = 4096;
+pub(crate) const PAGES_MAX: u64 = 3;
+/// What work is marked with whose data are whole pages.
+pub(crate) const WHOLE_PAGES: &str = "whole pages";
 /// Bytes of data in one chain at most.
 pub(crate) const DATA_MAX: u64 = PLACE_BYTES - BUFFER;
 
@@ -386,17 +391,21 @@ impl SimGuest {
     fn pieces(&mut self, work: &mut Work, place: u64, rng: &mut Rng) -> Vec<(u64, u32)> {
         let len = work.data_len() as u64;
         let count = if rng.one_in(2) { 1 } else { rng.between(2, 6) };
-        let mut cuts: Vec<u64> = (1..count).map(|_| rng.below(len)).chain([0, len]).collect();
+        // A page cache's pages lie anywhere in memory, each in one piece.
+        let (unit, data) = match work.marks.contains(&WHOLE_PAGES) {
+            true => (PAGE, (place + BUFFER).next_multiple_of(PAGE)),
+            false => (1, place + BUFFER),
+        };
+        let mut cuts: Vec<u64> = (1..count).map(|_| rng.below(len / unit) * unit).chain([0, len]).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        let mut pieces: Vec<(u64, u32)> =
-            cuts.windows(2).map(|c| (place + BUFFER + c[0], (c[1] - c[0]) as u32)).collect();
+        let mut pieces: Vec<(u64, u32)> = cuts.windows(2).map(|c| (data + c[0], (c[1] - c[0]) as u32)).collect();
         if pieces.len() > 1 {
             work.mark("scattered");
         }
         if rng.one_in(3) {
             // In another order in memory than in the chain.
-            let mut at = place + BUFFER;
+            let mut at = data;
             for piece in pieces.iter_mut().rev() {
                 piece.0 = at;
                 at += u64::from(piece.1);

@@ -6,8 +6,8 @@
 >>> [row["policy"] for row in result.rows]
 ['lru', 's3-fifo']
 
-What is read, simulated or computed happens in Undercroft's engine, without holding the interpreter: other threads go on, and
-Ctrl-C ends it. numpy is needed; pandas, pyarrow, matplotlib and Dask only by what says so.
+What is read, simulated or computed happens in Undercroft's engine, without holding the interpreter: other threads go
+on, and Ctrl-C ends it. numpy is needed; pandas, pyarrow, matplotlib and Dask only by what says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Miss-ratio curves: misses by the size of the cache.
 
-Owns what a curve is to Python. Never computes one: the engine does. Invariant: a curve never changes; what changes it gives
-another.
+Owns what a curve is to Python. Never computes one: the engine does. Invariant: a curve never changes; what changes it
+gives another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Sizes = Union[Size, Sequence[Size], npt.NDArray[Any]]
 class Curve:
     """Misses by size in blocks, with straight lines between points. Made by :func:`curve`, or from points.
 
-    `sizes`, `misses` and `miss_ratios` are arrays of the sizes that were asked for; :meth:`points` has all that is known.
+    `sizes`, `misses` and `miss_ratios` are arrays of the sizes that were asked for; :meth:`points` has all that is
+    known.
     """
 
     def __init__(self, requests: float, sizes: Any, misses: Any, *, block_bytes: int = BLOCK_BYTES) -> None:
@@ -53,8 +54,8 @@ class Curve:
         new_blocks, one number for each window."""
         self.sizes: npt.NDArray[np.uint64] = about["sizes"]
         self.errors: npt.NDArray[np.float64] = about.get("errors", np.zeros(len(self.sizes)))
-        """How far each of `miss_ratios` may be off: half of the interval that holds it with a probability of 95 %; 0 where
-        nothing was sampled."""
+        """How far each of `miss_ratios` may be off: half of the interval that holds it with a probability of 95 %; 0
+        where nothing was sampled."""
         self.sampled: Optional[tuple[int, str]] = about.get("sampled")
         """How many blocks or requests the sample has, and which of the two; None without one."""
         self.enough_from_blocks: Optional[int] = about.get("enough_from_blocks", 0)
@@ -129,7 +130,8 @@ class Curve:
         return self._native.working_set(slack)
 
     def hull(self) -> Curve:
-        """The largest convex curve nowhere above this one: what a cache that may be divided reaches (Talus, HPCA 2015)."""
+        """The largest convex curve nowhere above this one: what a cache that may be divided reaches (Talus, HPCA
+        2015)."""
         return self._like(self._native.hull())
 
     def scaled(self, requests: float) -> Curve:
@@ -143,8 +145,8 @@ class Curve:
     def merge(self, *others: Curve, how: str = "shared") -> Curve:
         """One curve of several tenants.
 
-        :param how: ``shared``: of one LRU queue for all, if their requests come evenly mixed; ``partitioned``: of all under
-            the best division of the space.
+        :param how: ``shared``: of one LRU queue for all, if their requests come evenly mixed; ``partitioned``: of all
+            under the best division of the space.
         """
         ways = {"shared": _undercroft.Curve.shared, "partitioned": _undercroft.Curve.partitioned}
         if how not in ways:
@@ -164,7 +166,8 @@ class Curve:
         )
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the sizes that were asked for: blocks, bytes, misses, miss_ratio, miss_ratio_error."""
+        """A ``pandas.DataFrame`` of the sizes that were asked for: blocks, bytes, misses, miss_ratio,
+        miss_ratio_error."""
         return needed("pandas", "to_pandas").DataFrame(self._columns())
 
     def to_arrow(self) -> Any:
@@ -206,15 +209,16 @@ def curve(
     """The miss-ratio curve of a trace, as ``undercroft curve`` makes it.
 
     :param trace: a :class:`Trace`, a path, or blocks: whatever :func:`from_arrays` takes.
-    :param method: ``exact``, ``shards``, ``paired``, ``aet``, ``mini``; a policy after a colon, like ``"mini:s3-fifo"``, is
-        the same as `policy`. exact and mini know every policy, the others LRU.
-    :param sizes: what is shown, and what is simulated where caches are: blocks (``1000``), bytes (``"512MiB"``), or parts
-        of the footprint (``"10%"``).
+    :param method: ``exact``, ``shards``, ``paired``, ``aet``, ``mini``; a policy after a colon, like
+        ``"mini:s3-fifo"``, is the same as `policy`. exact and mini know every policy, the others LRU.
+    :param sizes: what is shown, and what is simulated where caches are: blocks (``1000``), bytes (``"512MiB"``), or
+        parts of the footprint (``"10%"``).
     :param rate: the part of blocks or requests that is sampled; for mini at least (see ``undercroft curve --help``).
     :param samples: for shards: at most so many blocks, at a rate that falls, instead of `rate`.
     :param seed: chooses the sample; how far the curve may be off, `errors` say.
     :param of: which requests' misses count: ``all``, ``reads``, ``writes``; exact and LRU only.
-    :param window: the working set over time too, in windows of so many requests (``100_000``) or so much time (``"60s"``).
+    :param window: the working set over time too, in windows of so many requests (``100_000``) or so much time
+        (``"60s"``).
     :param zipf: fit Zipf's law, too.
     :param block_size: bytes that a block stands for; by default what the trace says, or 4096.
 

@@ -31,7 +31,8 @@ class Partition:
     shared_queue_misses: float
     """Of one LRU queue without parts, if the tenants' requests come evenly mixed."""
     rows: list[dict[str, Any]] = field(repr=False)
-    """For each tenant: name, requests, blocks, bytes, misses, miss_ratio, and what equal and proportional parts give."""
+    """For each tenant: name, requests, blocks, bytes, misses, miss_ratio, and what equal and proportional parts
+    give."""
 
     @property
     def blocks(self) -> dict[str, int]:
@@ -75,7 +76,8 @@ def partition(
     simulated = [name for name, c in curves.items() if c.simulated]
     if simulated:
         raise Error(
-            f"a division needs curves at every size, which {simulated[0]}'s is not; make it by exact, shards, paired or aet"
+            f"a division needs curves at every size, which {simulated[0]}'s is not; make it by exact, shards, paired"
+            " or aet"
         )
     block_bytes = next(iter(curves.values())).block_bytes
     if any(c.block_bytes != block_bytes for c in curves.values()):

@@ -1,7 +1,7 @@
 """Pieces of a sweep: one trace through some policies at some sizes, on whichever machine.
 
-Owns what a worker does, and what tells whether a result is of the trace as it is now. Never writes results. Invariant: a piece
-that cannot be done says why, and keeps nobody from doing the others.
+Owns what a worker does, and what tells whether a result is of the trace as it is now. Never writes results. Invariant:
+a piece that cannot be done says why, and keeps nobody from doing the others.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def at_hand(url: str, storage: Mapping[str, Any]) -> Iterator[str]:
 
 
 def run_piece(piece: Piece) -> Outcome:
-    """Does a piece. What goes wrong with the trace is in the outcome; what does not is raised, like KeyboardInterrupt."""
+    """Does a piece. What goes wrong with the trace is in the outcome; what does not is raised, like
+    KeyboardInterrupt."""
     try:
         with at_hand(piece.url, piece.storage) as path:
             result = simulate(

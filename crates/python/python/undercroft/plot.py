@@ -1,7 +1,7 @@
 """Plots of curves and results, on matplotlib.
 
-Owns which line is what. Imports matplotlib when a plot is drawn, not before. Every function draws into the axes that it is
-given, or into new ones, and returns them.
+Owns which line is what. Imports matplotlib when a plot is drawn, not before. Every function draws into the axes that it
+is given, or into new ones, and returns them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def _axes(ax: Any) -> Any:
 def curves(
     curves: Union[Curve, Sequence[Curve], Mapping[str, Curve]], ax: Optional[Any] = None, *, hull: bool = False
 ) -> Any:
-    """Miss ratios by size, a line for each curve, within the band of its errors; with `hull`, the convex hull of each, too."""
+    """Miss ratios by size, a line for each curve, within the band of its errors; with `hull`, the convex hull of each,
+    too."""
     if isinstance(curves, Curve):
         curves = [curves]
     if not isinstance(curves, Mapping):
@@ -40,7 +41,9 @@ def curves(
         (line,) = ax.plot(sizes, curve.at(sizes), label=name, marker="o" if curve.simulated else None)
         if curve.errors.any():
             ratios, errors = curve.miss_ratios, curve.errors
-            ax.fill_between(curve.sizes, ratios - errors, ratios + errors, alpha=0.2, color=line.get_color(), linewidth=0)
+            ax.fill_between(
+                curve.sizes, ratios - errors, ratios + errors, alpha=0.2, color=line.get_color(), linewidth=0
+            )
         if hull:
             ax.plot(sizes, curve.hull().at(sizes), linestyle=":", color=line.get_color())
     return _finish(ax)

@@ -1,7 +1,8 @@
 """Replacement policies written in Python.
 
-Owns the contract, and the loop that drives such a policy. Never decides. Invariant: what is cached is what was inserted and
-not evicted, at most `capacity` blocks, whatever the policy does. Some ten million accesses a minute: to try an idea out.
+Owns the contract, and the loop that drives such a policy. Never decides. Invariant: what is cached is what was inserted
+and not evicted, at most `capacity` blocks, whatever the policy does. Some ten million accesses a minute: to try an idea
+out.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from undercroft._undercroft import Error
 class Policy:
     """A replacement policy of your own; pass the class to :func:`undercroft.simulate`.
 
-    For each access, one of two things happens. The block is cached: `hit`. It is not: `miss`; then, if the cache is full,
-    `evict`, which names the block that goes; then `insert`. So the engine drives its own policies.
+    For each access, one of two things happens. The block is cached: `hit`. It is not: `miss`; then, if the cache is
+    full, `evict`, which names the block that goes; then `insert`. So the engine drives its own policies.
 
     >>> import undercroft as uc
     >>> class Fifo(uc.Policy):
@@ -92,8 +93,8 @@ class Running:
             victim = policy.evict()
             if victim not in cached:
                 raise Error(
-                    f"{self.name}.evict() gave {victim!r}, which is not cached; give a block that was inserted and has not "
-                    f"been evicted since"
+                    f"{self.name}.evict() gave {victim!r}, which is not cached; give a block that was inserted and has"
+                    " not been evicted since"
                 )
             cached.remove(victim)
         cached.add(block)

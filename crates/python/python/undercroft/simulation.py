@@ -1,7 +1,7 @@
 """Traces through caches: every policy at every size, in one pass.
 
-Owns what a result is to Python. Never simulates by itself but for policies written in Python. Invariant: rows are in the
-order of sizes, and for each size in the order of policies, with the fields of ``undercroft sim --json``.
+Owns what a result is to Python. Never simulates by itself but for policies written in Python. Invariant: rows are in
+the order of sizes, and for each size in the order of policies, with the fields of ``undercroft sim --json``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SimulationResult:
     """Whether the whole trace was read, or as much as was asked for."""
     seconds: float
     rows: list[dict[str, Any]] = field(repr=False)
-    """For each size and policy: policy, size, capacity_blocks, accesses, misses, miss_ratio, reads, read_misses, writes,
-    write_misses."""
+    """For each size and policy: policy, size, capacity_blocks, accesses, misses, miss_ratio, reads, read_misses,
+    writes, write_misses."""
 
     def miss_ratio(self, policy: str, size: Union[Size, None] = None) -> float:
         """The miss ratio of a policy, at a size as it was written, if there is more than one."""
@@ -61,8 +61,8 @@ class SimulationResult:
 
 
 def policies(list: str = "all") -> list[str]:
-    """The names in a list: ``all`` for the engine's policies, ``disk`` for those that a disk of the daemon may have. Beside
-    them, traces may be put through ``opt`` and ``opt-bypass``, the fewest misses that there can be."""
+    """The names in a list: ``all`` for the engine's policies, ``disk`` for those that a disk of the daemon may have.
+    Beside them, traces may be put through ``opt`` and ``opt-bypass``, the fewest misses that there can be."""
     return _undercroft.policies(list)
 
 
@@ -81,8 +81,8 @@ def simulate(
     """Every policy at every size on one trace, as ``undercroft sim`` does.
 
     :param trace: a :class:`Trace`, a path, or blocks: whatever :func:`from_arrays` takes.
-    :param policies: names, lists of names as on the command line (``"lru,arc"``, ``"disk"``, ``"all"``), and classes like
-        :class:`Policy`.
+    :param policies: names, lists of names as on the command line (``"lru,arc"``, ``"disk"``, ``"all"``), and classes
+        like :class:`Policy`.
     :param sizes: blocks (``1000``, ``"1000blocks"``), bytes (``"512MiB"``), or shares of the trace's distinct blocks
         (``"10%"``), which take a pass of their own unless `footprint` gives their number.
     :param block_size: bytes that a block stands for; by default what the trace says, or 4096.

@@ -1,9 +1,9 @@
 """Sweeps beyond one machine: many traces, policies and sizes, on Dask.
 
-Owns the plan, what is kept of it, and the command line (``python -m undercroft.sweep --help``). What a worker does is in
-:mod:`undercroft.pieces`. Results are one Parquet data set, a folder that pandas and pyarrow read at once. Invariant: what is in
-the folder is whole: a piece is written beside and renamed when it is done; and a result is of the trace as it was when the
-sweep was planned, or is removed by the next one.
+Owns the plan, what is kept of it, and the command line (``python -m undercroft.sweep --help``). What a worker does is
+in :mod:`undercroft.pieces`. Results are one Parquet data set, a folder that pandas and pyarrow read at once. Invariant:
+what is in the folder is whole: a piece is written beside and renamed when it is done; and a result is of the trace as
+it was when the sweep was planned, or is removed by the next one.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def run(
 
     In a script, call it below ``if __name__ == "__main__":``, for the workers of a local cluster read the script, too.
 
-    :param traces: paths and addresses (``s3://bucket/*.zst``) as fsspec knows them; ``*`` stands for what it does there.
-        Workers must reach them. What is not on a worker's own disk is copied there while it is simulated.
+    :param traces: paths and addresses (``s3://bucket/*.zst``) as fsspec knows them; ``*`` stands for what it does
+        there. Workers must reach them. What is not on a worker's own disk is copied there while it is simulated.
     :param policies: names; lists like ``"lru,arc"`` and ``"disk"`` or ``"all"``.
     :param sizes: as for :func:`undercroft.simulate`.
     :param output: the folder of the results, or its address in a store. Only this process writes there.
@@ -283,17 +283,20 @@ examples:
       --scheduler tcp://10.0.0.1:8786
   python -c "import pandas; print(pandas.read_parquet('results'))"
 
-Run it again to go on where it was stopped, with more traces, policies or sizes, or for traces that have changed: what is
-there is not done again.
+Run it again to go on where it was stopped, with more traces, policies or sizes, or for traces that have changed: what
+is there is not done again.
 
-exit codes: 0 done; 1 some traces could not be read, and are named; 2 used wrongly; 130 interrupted: what is done is kept
+exit codes: 0 done; 1 some traces could not be read, and are named; 2 used wrongly; 130 interrupted: what is done is
+kept
 """
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m undercroft.sweep",
-        description="Runs many traces through many policies at many sizes, on Dask; the results are one Parquet data set.",
+        description=(
+            "Runs many traces through many policies at many sizes, on Dask; the results are one Parquet data set."
+        ),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

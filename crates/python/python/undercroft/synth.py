@@ -1,7 +1,7 @@
 """Synthetic loads: the same arguments make the same trace on every machine, as ``undercroft trace synth`` does.
 
-Keys count from 1. Of all, `requests` is how many there are, `keys` how many distinct blocks, `writes` the part of requests
-that write (0 to 1), `rate` how many come in a second.
+Keys count from 1. Of all, `requests` is how many there are, `keys` how many distinct blocks, `writes` the part of
+requests that write (0 to 1), `rate` how many come in a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Traces: files of any format, synthetic loads, arrays.
 
-Owns what a trace is to Python. Never keeps a file's accesses: each pass reads it again. The formats, and what makes a record
-a wrong one, are the engine's.
+Owns what a trace is to Python. Never keeps a file's accesses: each pass reads it again. The formats, and what makes a
+record a wrong one, are the engine's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from undercroft._undercroft import Error, Source, size_bytes
 Progress = Optional[Callable[[int], object]]
 Size = Union[int, str]
 ArrayLike = Any
-"""A numpy array, a list, or anything that speaks Arrow's PyCapsule interface: an array of pyarrow, a series of polars."""
+"""A numpy array, a list, or anything that speaks Arrow's PyCapsule interface: an array of pyarrow, a series of
+polars."""
 
 BATCH = 1 << 16
 """Accesses of a batch where nothing else is said."""
@@ -38,8 +39,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
 class Trace:
     """Accesses to blocks, in order, that can be read as often as is needed.
 
-    Made by :func:`open_trace`, :func:`from_arrays` and :mod:`undercroft.synth`. Iterating gives dicts of numpy arrays, some
-    65536 accesses at a time: ``time_ns``, ``block``, ``bytes``, ``tenant`` and ``write``.
+    Made by :func:`open_trace`, :func:`from_arrays` and :mod:`undercroft.synth`. Iterating gives dicts of numpy arrays,
+    some 65536 accesses at a time: ``time_ns``, ``block``, ``bytes``, ``tenant`` and ``write``.
     """
 
     def __init__(self, source: Source) -> None:
@@ -104,7 +105,8 @@ class Trace:
         return needed("pandas", "to_pandas").DataFrame(self.to_numpy())
 
     def info(self, *, progress: Progress = None) -> dict[str, Any]:
-        """What the trace is like, as ``undercroft trace info --json`` has it: requests, accesses, footprint, tenants."""
+        """What the trace is like, as ``undercroft trace info --json`` has it: requests, accesses, footprint,
+        tenants."""
         about: dict[str, Any] = json.loads(self._source.info(progress))
         return about
 
@@ -133,8 +135,8 @@ def open_trace(
     :param columns: of a CSV file, by number from 1 or by name: ``{"time": 1, "offset": 4, "size": 5, "op": 3}``; also
         ``key``, ``keys`` and ``tenant``. `separator`, `time_unit`, `offset_unit` and `size_unit` are for CSV, too.
     :param lenient: leave out records that make no sense, and count them (see :meth:`Trace.info`).
-    :param block_size: split requests into blocks of so many bytes, or ``"4KiB"``; by default 4096, what a recording says,
-        and not at all for vscsi.
+    :param block_size: split requests into blocks of so many bytes, or ``"4KiB"``; by default 4096, what a recording
+        says, and not at all for vscsi.
     :param key_size: of a trace of keys: a key is the number of a piece of a disk of this size.
     :param event: of blkparse and blktrace, which event counts: ``queue``, ``issue`` or ``complete``.
     :raises Error: the arguments do not go together. What is wrong with the file is raised when it is read: `OSError` by
@@ -168,10 +170,11 @@ def from_arrays(
     tenant: Optional[ArrayLike] = None,
     name: str = "arrays",
 ) -> Trace:
-    """A trace from arrays of one length, which are copied: numpy arrays, lists, or anything that speaks Arrow's PyCapsule
-    interface (needs pyarrow).
+    """A trace from arrays of one length, which are copied: numpy arrays, lists, or anything that speaks Arrow's
+    PyCapsule interface (needs pyarrow).
 
-    A table with a column ``block`` brings its columns ``write``, ``time_ns``, ``bytes`` and ``tenant`` with it, if it has them.
+    A table with a column ``block`` brings its columns ``write``, ``time_ns``, ``bytes`` and ``tenant`` with it, if it
+    has them.
 
     >>> import undercroft as uc
     >>> uc.from_arrays([7, 8, 7]).footprint()

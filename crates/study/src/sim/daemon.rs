@@ -417,7 +417,8 @@ fn doubts(recording: &Recording) -> Vec<String> {
         }
         if disk.shares_content {
             doubt(
-                "blocks of equal content took memory once, and those of zeroes none, so more were cached than its capacity says",
+                "blocks of equal content took memory once, and those of zeroes none, so more were cached than its \
+                 capacity says",
             );
         }
         if let Some(end) = trailer.disks.get(n)

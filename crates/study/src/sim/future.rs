@@ -43,8 +43,8 @@ pub(crate) fn too_long(options: &SweepOptions) -> SimError {
     let most = accesses_max(options);
     let there = options.memory_bytes.map_or(String::new(), |bytes| format!(" in {} of memory", human_size(bytes)));
     SimError::Options(format!(
-        "opt keeps the whole trace, and has room for {most} accesses{there}; give --limit, or a part of the trace (undercroft \
-         trace sample)"
+        "opt keeps the whole trace, and has room for {most} accesses{there}; give --limit, or a part of the trace \
+         (undercroft trace sample)"
     ))
 }
 

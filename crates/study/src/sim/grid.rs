@@ -160,8 +160,8 @@ pub fn check_memory(blocks: impl IntoIterator<Item = u32>, there: u64) -> Result
         return Ok(());
     }
     Err(SimError::Options(format!(
-        "{caches} caches take {} of memory together, and there is {}; give smaller sizes, or fewer policies and sizes at \
-         a time",
+        "{caches} caches take {} of memory together, and there is {}; give smaller sizes, or fewer policies and sizes \
+         at a time",
         human_size(needed),
         human_size(there)
     )))

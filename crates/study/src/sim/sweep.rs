@@ -211,7 +211,8 @@ mod tests {
             let cold = (warm_up as usize).min(end);
             for r in &done.results {
                 let mut index = Index::new(r.cell.rule.policy().expect("a policy"), r.cell.blocks);
-                let mut missed = |t: &Reference| !matches!(index.access(t.block, Access::Read, |_| true), Outcome::Hit(_));
+                let mut missed =
+                    |t: &Reference| !matches!(index.access(t.block, Access::Read, |_| true), Outcome::Hit(_));
                 trace[..cold].iter().for_each(|t| { missed(t); });
                 let misses = trace[cold..end].iter().filter(|t| missed(t)).count() as u64;
                 prop_assert_eq!((r.counts.accesses(), r.counts.misses()), ((end - cold) as u64, misses));

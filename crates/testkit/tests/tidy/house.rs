@@ -115,7 +115,9 @@ fn thousands(n: usize) -> String {
 #[test]
 fn the_table_of_sizes_is_about_right() {
     let sizes = sizes();
-    let mut part = "| crate | lines of `src` (unit tests in the same file included) | lines of tests, examples | public items |\n|---|---:|---:|---:|\n".to_string();
+    let mut part = "| crate | lines of `src` (unit tests in the same file included) | lines of tests, examples | \
+        public items |\n|---|---:|---:|---:|\n"
+        .to_string();
     for (name, [lines, tests, items]) in &sizes {
         let _ = writeln!(part, "| `{name}` | {} | {} | {items} |", thousands(*lines), thousands(*tests));
     }

@@ -18,7 +18,6 @@ const FILES: [&str; 4] = [
 
 /// Who else names a setting of a disk, outside of the core, and what for.
 const USES: &[(&str, &str, &str)] = &[
-    ("crates/config/src/lib.rs", "readahead_bytes", "the fuzz target holds it to its bound"),
     ("crates/config/src/pools.rs", "hint", "a disk with a hint keeps its blocks apart"),
     ("crates/config/src/shares.rs", "hint", "what a share may grow to depends on it"),
     ("crates/daemon/src/service/division.rs", "hint", "`shares` shows it"),

@@ -6,8 +6,10 @@
 
 mod crates;
 mod dependencies;
+mod errors;
 mod house;
 mod keys;
+mod lengths;
 mod links;
 mod modules;
 mod names;

@@ -18,11 +18,8 @@ const FOR_TESTS: &[&str] = &["exercise", "fault_injection", "faults", "fuzz", "m
 /// Such modules among the sources of a product: crate, and how many files.
 const AMONG_PRODUCTS: &[(&str, usize)] = &[("cache", 1), ("frontend", 1)];
 
-/// Names of functions that put any bytes through parsers.
+/// Names of functions that put any bytes through parsers, which belong to `fuzz`.
 const FOR_FUZZING: &[&str] = &["check_bytes", "exercise", "exercise_client"];
-
-/// Such functions among the sources of a product: they reach parsers that nobody else is offered.
-const FUZZED_AMONG_PRODUCTS: &[(&str, usize)] = &[("backend", 1), ("config", 1), ("hostmem", 3)];
 
 /// Whether a file of a crate's sources is of tests: by its name, or because a module above it is declared so.
 pub fn is_test_file(file: &str) -> bool {
@@ -76,11 +73,22 @@ fn declared(text: &str) -> Vec<(String, bool)> {
     modules.filter(|m| m.content.is_none()).map(|m| (m.ident.to_string(), for_tests(&m.attrs))).collect()
 }
 
+/// Whether a file has a function for fuzzing.
+fn is_for_fuzzing(file: &syn::File) -> bool {
+    file.items.iter().any(|i| matches!(i, syn::Item::Fn(f) if FOR_FUZZING.contains(&&*f.sig.ident.to_string())))
+}
+
+#[test]
+fn functions_for_fuzzing_are_seen() {
+    let is = |text: &str| is_for_fuzzing(&syn::parse_file(text).unwrap());
+    assert!(is("fn a() {} /// For the fuzzer.\npub fn check_bytes(data: &[u8]) { parse(data) }"));
+    assert!(!is("pub fn parse(bytes: &[u8]) { check_bytes(bytes) }"));
+}
+
 #[test]
 fn test_code_is_in_tests() {
     let mut wrong = Vec::new();
     let mut among = BTreeMap::<String, usize>::new();
-    let mut fuzzed = BTreeMap::<String, usize>::new();
     for (file, text) in rust(&root()) {
         let Some((own, below)) = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/")) else { continue };
         for (module, guarded) in declared(&text) {
@@ -94,10 +102,9 @@ fn test_code_is_in_tests() {
         let mut seen = Unguarded::default();
         let syntax = syn::parse_file(&text).unwrap();
         seen.visit_file(&syntax);
-        let named = |i: &syn::Item| matches!(i, syn::Item::Fn(f) if FOR_FUZZING.contains(&&*f.sig.ident.to_string()));
-        let found = syntax.items.iter().filter(|i| named(i)).count();
-        if found > 0 && !FOR_TESTS_AS_A_WHOLE.contains(&own) {
-            *fuzzed.entry(own.to_string()).or_default() += found;
+        if !FOR_TESTS_AS_A_WHOLE.contains(&own) && is_for_fuzzing(&syntax) {
+            wrong
+                .push(format!("{file}: a function for fuzzing stands among the product's code: fuzz/src is for these"));
         }
         wrong.extend(seen.found.iter().map(|f| format!("{file}: test {f} stands among the product's code")));
         let parts = below.trim_end_matches(".rs").split('/');
@@ -108,6 +115,4 @@ fn test_code_is_in_tests() {
     none(&wrong, "test code outside of tests");
     let among: Vec<_> = among.into_iter().collect();
     exceptions(&among, AMONG_PRODUCTS, "files for tests, simulation or fuzzing among a product's sources");
-    let fuzzed: Vec<_> = fuzzed.into_iter().collect();
-    exceptions(&fuzzed, FUZZED_AMONG_PRODUCTS, "functions for fuzzing among a product's sources");
 }

@@ -183,8 +183,9 @@ fn qemu_is_read_as_simpletrace_prints_it_and_in_other_layers() {
 blk_co_pwritev 12.500 pid=1 blk=0x77 bs=0x56 offset=0x0 bytes=0x2000 flags=0x0\n";
     let expected = [bytes(0, 0, R, 4096, 512), bytes(12_500, 1, W, 0, 8192)];
     assert_eq!(requests(simple, &options(Format::Qemu)), expected);
-    let virtio = b"virtio_blk_handle_read vdev 0x1 req 0x2 sector 8 nsectors 16\nblk_co_preadv blk 0x1 bs 0x2 offset 4096 bytes 8192 flags 0x0\n\
-virtio_blk_handle_write vdev 0x1 req 0x2 sector 0 nsectors 1\n";
+    let virtio = b"virtio_blk_handle_read vdev 0x1 req 0x2 sector 8 nsectors 16\nblk_co_preadv blk 0x1 bs 0x2 offset \
+        4096 bytes 8192 flags 0x0\n\
+        virtio_blk_handle_write vdev 0x1 req 0x2 sector 0 nsectors 1\n";
     assert_eq!(requests(virtio, &options(Format::Qemu)), [bytes(0, 0, R, 4096, 8192), bytes(0, 0, W, 0, 512)]);
 }
 

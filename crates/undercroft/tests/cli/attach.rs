@@ -9,8 +9,9 @@ use std::process::Command;
 #[test]
 fn attach_args_come_from_a_file_without_a_daemon() {
     let p = Place::new();
-    let text = "[nbd]\ntcp = \"127.0.0.1:10809\"\n[[vm]]\nname = \"web\"\n[[vm.disk]]\nname = \"root\"\nimage = \"a.raw\"\n\
-                nbd = true\nqueues = 2\n[[vm.disk]]\nname = \"data\"\nimage = \"gone.raw\"\n";
+    let text = "[nbd]\ntcp = \"127.0.0.1:10809\"\n[[vm]]\nname = \"web\"\n[[vm.disk]]\nname = \"root\"\nimage = \
+        \"a.raw\"\n\
+        nbd = true\nqueues = 2\n[[vm.disk]]\nname = \"data\"\nimage = \"gone.raw\"\n";
     fs::write(p.at("c.toml"), text).unwrap();
     let all = [
         "memory-backend-memfd",

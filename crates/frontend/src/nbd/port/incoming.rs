@@ -12,6 +12,7 @@ use super::super::wire::{REQUEST_HEADER, errno};
 use super::errors::words;
 use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task};
 use crate::faults::{PortBug, PortFaults};
+use crate::filled::BLOCK;
 use undercroft_cache::{Op, ReqId, Request};
 
 /// Why parsing stopped.
@@ -127,6 +128,9 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
         self.slots[tag as usize] = Slot { task, cookie: h.cookie, offset: h.offset, len: h.len, encoded: 0, buffer };
         if task == Task::Read {
             self.filled[tag as usize].begin(h.len as usize);
+            if F::has(PortBug::BlocksAtMultiples) {
+                self.filled[tag as usize].begins_at(h.offset as usize % BLOCK);
+            }
         }
         match task {
             Task::Write { .. } => self.expect = Expect::Payload { tag, filled: 0 },

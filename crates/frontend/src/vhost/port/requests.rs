@@ -10,6 +10,7 @@ use super::super::ring::Broken;
 use super::VhostPort;
 use super::queue::report;
 use crate::faults::{PortBug, PortFaults};
+use crate::filled::BLOCK;
 use std::io::Write;
 use undercroft_cache::{IoError, Op, ReqId, Request};
 
@@ -109,6 +110,9 @@ impl<F: PortFaults> VhostPort<F> {
                 slot.spans.extend_from_slice(&self.spans[chain.readable..]);
                 slot.written = len + 1;
                 slot.filled.begin(len as usize);
+                if F::has(PortBug::BlocksAtMultiples) {
+                    slot.filled.begins_at(offset as usize % BLOCK);
+                }
                 debug_assert!(slot.holds(len));
                 (Op::Read, offset, len)
             }

@@ -45,7 +45,9 @@ proptest! {
                 prop_assert!(lost.count() <= 1, "hints change at the end of a window only");
             }
             // What leaves a level is counted there, and stored by the level that it is handed to.
-            let sum = |of: &dyn Fn(&LevelCounts) -> u64| counts.iter().map(of).sum::<u64>() - counted.iter().map(of).sum::<u64>();
+            let sum = |of: &dyn Fn(&LevelCounts) -> u64| {
+                counts.iter().map(of).sum::<u64>() - counted.iter().map(of).sum::<u64>()
+            };
             let demoted = sum(&|c| c.demotions);
             prop_assert!(demoted <= sum(&|c| c.evictions) + 1);
             let stored = steps.iter().filter(|s| s.write && s.device < sizes.len()).count() as u64;

@@ -27,7 +27,10 @@ pub(super) fn any_trace() -> impl Strategy<Value = Vec<Reference>> {
 
 proptest! {
     #[test]
-    fn what_a_level_misses_is_what_the_next_is_asked_for(levels in prop::collection::vec(any_level(), 1..5), trace in any_trace()) {
+    fn what_a_level_misses_is_what_the_next_is_asked_for(
+        levels in prop::collection::vec(any_level(), 1..5),
+        trace in any_trace(),
+    ) {
         let mut h = Hierarchy::new(&levels, None).expect("they go together");
         for &r in &trace {
             let awaited = h.access(r).iter().filter(|s| s.awaited).count();
@@ -56,7 +59,11 @@ proptest! {
     }
 
     #[test]
-    fn no_write_is_lost(levels in prop::collection::vec(any_level(), 1..5), order in Just((0u64..60).collect::<Vec<_>>()).prop_shuffle(), reads in prop::collection::vec(0u64..60, 200)) {
+    fn no_write_is_lost(
+        levels in prop::collection::vec(any_level(), 1..5),
+        order in Just((0u64..60).collect::<Vec<_>>()).prop_shuffle(),
+        reads in prop::collection::vec(0u64..60, 200),
+    ) {
         // Each block is written once, with reads of others between: after a flush each has reached the disk, once.
         let mut h = Hierarchy::new(&levels, None).expect("they go together");
         for (i, &block) in order.iter().enumerate() {
@@ -69,8 +76,12 @@ proptest! {
     }
 
     #[test]
-    fn lru_levels_that_hand_down_are_one_lru_of_the_sum(sizes in prop::collection::vec(0u32..9, 1..5), trace in any_trace()) {
-        let mut levels: Vec<LevelOptions> = sizes.iter().map(|&n| level(Keeps::Demoted, Writes::Through, PolicyKind::Lru, n)).collect();
+    fn lru_levels_that_hand_down_are_one_lru_of_the_sum(
+        sizes in prop::collection::vec(0u32..9, 1..5),
+        trace in any_trace(),
+    ) {
+        let mut levels: Vec<LevelOptions> =
+            sizes.iter().map(|&n| level(Keeps::Demoted, Writes::Through, PolicyKind::Lru, n)).collect();
         // What the first one keeps means nothing.
         levels[0].keeps = Keeps::Passing;
         let mut h = Hierarchy::new(&levels, None).expect("they go together");
@@ -203,7 +214,11 @@ pub(super) fn hinted(sizes: &[u32], hints: &Arc<Hints>) -> Hierarchy {
 
 proptest! {
     #[test]
-    fn ranges_are_shared_out_once_and_a_block_is_in_one_level(sizes in prop::collection::vec(0u32..12, 2..5), range in 1u64..9, trace in any_trace()) {
+    fn ranges_are_shared_out_once_and_a_block_is_in_one_level(
+        sizes in prop::collection::vec(0u32..12, 2..5),
+        range in 1u64..9,
+        trace in any_trace(),
+    ) {
         let mut h = hinted(&sizes, &hints(range, &trace));
         for &r in &trace {
             let before = h.held();

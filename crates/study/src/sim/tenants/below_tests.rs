@@ -98,7 +98,8 @@ proptest! {
 
     #[test]
     fn what_is_missed_above_is_asked_for_below_and_a_level_more_changes_nothing_above(
-        demotes in any::<bool>(), own in prop::option::of((1u32..40, any::<bool>())), upper in 4u32..80, lower in 4u32..120,
+        demotes in any::<bool>(), own in prop::option::of((1u32..40, any::<bool>())),
+        upper in 4u32..80, lower in 4u32..120,
         policies in prop::sample::subsequence(PolicyKind::ALL.to_vec(), 2), interval in 20usize..400,
         loads in prop::collection::vec((20u32..200, 1usize..900, 0u64..9), 1..4), metered in any::<bool>(),
     ) {

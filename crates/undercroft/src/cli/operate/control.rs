@@ -162,7 +162,8 @@ pub fn stop(args: &StopArgs, out: &mut Out) -> Result<(), Failure> {
     while UnixStream::connect(&socket).is_ok() {
         if begun.elapsed() > args.timeout.duration() {
             return Err(Failure::Said(format!(
-                "the daemon has not stopped within {}; an image may not answer: see its log, or wait longer with --timeout",
+                "the daemon has not stopped within {}; an image may not answer: see its log, or wait longer with \
+                 --timeout",
                 args.timeout
             )));
         }

@@ -18,9 +18,9 @@ use undercroft_units::Size;
 /// `undercroft attach`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The disk is served at once and until it is detached, the daemon ends, or it reloads a file that does not name the disk. \
-To keep it, put it into the file as well. All other keys of [[disk]] (docs/configuration.md) are those of \
-`POST /v1/disks` on the control socket.
+The disk is served at once and until it is detached, the daemon ends, or it reloads a file that does not name the \
+disk. To keep it, put it into the file as well. All other keys of [[disk]] (docs/configuration.md) are those of `POST \
+/v1/disks` on the control socket.
 
 Examples:
   A disk of the VM \"web\", over vhost-user; then what QEMU needs for it:

@@ -188,8 +188,8 @@ fn summary(s: &RecordingStatus) -> String {
         text += &format!("{percent:.1}% of the {} blocks read were in RAM\n", s.read_blocks);
     }
     if s.dropped > 0 {
-        text += "what was dropped is not in the file, which says when that was: there was no place for it, or the daemon \
-                 stopped\n";
+        text += "what was dropped is not in the file, which says when that was: there was no place for it, or the \
+            daemon stopped\n";
     }
     text += match s.ended.as_deref() {
         Some("max-size") => {

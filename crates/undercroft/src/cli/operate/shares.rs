@@ -148,7 +148,8 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
     let store = node.store.map_or(String::new(), |s| format!(", store {s}"));
     let hint = node.hint.filter(|h| *h != Hint::Normal.name()).map_or(String::new(), |h| format!(", hint {h}"));
     out.line(&format!(
-        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{policy}{store}{hint}; entitled to {}, has {}; version {}",
+        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{policy}{store}{hint}; entitled to {}, has \
+         {}; version {}",
         node.level,
         node.name,
         node.weight,

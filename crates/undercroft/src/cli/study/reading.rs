@@ -135,8 +135,8 @@ pub fn warn(reader: &TraceReader<'_>) {
     }
     if tally.backwards > 0 {
         complain(&format!(
-            "undercroft: warning: in {name}, {} requests come with a time before that of others, by up to {}, the first \
-             being request {}; the order of the file is kept",
+            "undercroft: warning: in {name}, {} requests come with a time before that of others, by up to {}, the \
+             first being request {}; the order of the file is kept",
             tally.backwards,
             human_time(tally.back_ns_max),
             tally.first_backwards

@@ -36,7 +36,12 @@ Signals:
 ")]
 pub struct ServeArgs {
     /// Configuration file
-    #[arg(value_name = "CONFIG", required_unless_present = "image", conflicts_with = "image", value_hint = ValueHint::FilePath)]
+    #[arg(
+        value_name = "CONFIG",
+        required_unless_present = "image",
+        conflicts_with = "image",
+        value_hint = ValueHint::FilePath
+    )]
     pub config: Option<PathBuf>,
 
     /// Image to serve: a file, a block device, or an NBD URI; may be repeated
@@ -77,7 +82,14 @@ pub struct ServeArgs {
     pub queues: Option<u64>,
 
     /// Export the images over NBD too: on a unix socket (a path), a TCP address, or without a value on IMAGE.nbd.sock
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "config", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        conflicts_with = "config",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
     pub nbd: Option<String>,
 
     /// Leave the vhost-user sockets out: NBD only
@@ -170,8 +182,9 @@ pub struct StatusArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Prints QEMU arguments and libvirt XML, for vhost-user and, where the disk is exported, for NBD. vhost-user needs the
-guest's memory to be shared: the memory backend printed with it. Where an NBD listener has TLS, clients encrypt: QEMU finds
-its certificates in --tls-dir, libvirt in nbd_tls_x509_cert_dir of its qemu.conf, libnbd in ?tls-certificates=DIR of the URI.
+guest's memory to be shared: the memory backend printed with it. Where an NBD listener has TLS, clients encrypt: QEMU
+finds its certificates in --tls-dir, libvirt in nbd_tls_x509_cert_dir of its qemu.conf, libnbd in ?tls-certificates=DIR
+of the URI.
 
 Examples:
   Of a disk that the running daemon serves:

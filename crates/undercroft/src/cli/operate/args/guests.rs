@@ -10,13 +10,12 @@ use undercroft_units::{Size, Time};
 
 /// `undercroft ranges`.
 #[derive(Debug, Args)]
-#[command(
-    override_usage = "undercroft ranges --container NAME --disk VM:DISK [OPTIONS] PATH...\n       undercroft ranges --table PATH..."
-)]
+#[command(override_usage = "undercroft ranges --container NAME --disk VM:DISK [OPTIONS] PATH...\n       \
+        undercroft ranges --table PATH...")]
 #[command(after_long_help = "\
-Run it inside the guest; undercroft-ranges is the same as a small static program. It looks at every regular file at and below
-each PATH: on the same file system only, without following symbolic links, a file with several names once. What files have not
-written yet is written back first.
+Run it inside the guest; undercroft-ranges is the same as a small static program. It looks at every regular file at and
+below each PATH: on the same file system only, without following symbolic links, a file with several names once. What
+files have not written yet is written back first.
 
 Examples:
   What a container has of the disk:
@@ -58,11 +57,13 @@ pub struct RangesArgs {
 #[command(after_long_help = "\
 Writes a row for each request to a disk: time, VM, container, disk, what was asked for, and how many of its blocks were
 in RAM. No data. The file is Parquet; docs/trace-format.md describes it. The daemon writes it, in processor time that
-nobody else wants: guests never wait for it. Requests that find no such time wait in memory, and then in a file without a
-name beside the one they go to, which --max-size counts; when the recording ends, they are converted, which may take a while.
+nobody else wants: guests never wait for it. Requests that find no such time wait in memory, and then in a file without
+a name beside the one they go to, which --max-size counts; when the recording ends, they are converted, which may take a
+while.
 
 Ends at Ctrl-C, after --duration, before the file passes --max-size, when its disk is full, when the daemon stops (which
-then converts for 10 s at most, and counts the rest as dropped), and 10 s after this command is gone. The file is whole in every case; only a daemon that is killed leaves one without an end.
+then converts for 10 s at most, and counts the rest as dropped), and 10 s after this command is gone. The file is whole
+in every case; only a daemon that is killed leaves one without an end.
 
 Examples:
   undercroft record web.parquet --vm web --duration 10min

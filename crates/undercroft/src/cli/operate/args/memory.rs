@@ -12,9 +12,8 @@ use undercroft_units::{Percent, Size, Time};
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
     .args(keys::names()).args(["memory", "ranges"]))]
-#[command(
-    override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       undercroft set [OPTIONS] --ranges FILE"
-)]
+#[command(override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       \
+        undercroft set [OPTIONS] --ranges FILE")]
 #[command(after_long_help = "\
 Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
 What is cached and fits stays, both ways.
@@ -61,7 +60,11 @@ Examples:
 ")]
 pub struct SetArgs {
     /// A disk, a VM, a container (VM/CONTAINER), or `host`
-    #[arg(value_name = "NAME", required_unless_present_any = ["memory", "ranges"], conflicts_with_all = ["memory", "ranges"])]
+    #[arg(
+        value_name = "NAME",
+        required_unless_present_any = ["memory", "ranges"],
+        conflicts_with_all = ["memory", "ranges"]
+    )]
     pub disk: Option<String>,
     /// Memory that the whole store may hold at most, metadata included; without a disk
     #[arg(long, value_name = "SIZE", conflicts_with_all = keys::names())]
@@ -173,8 +176,8 @@ pub struct SharesArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Shares are divided once an interval (`shares.interval`). Of each move and finding: when, below which node, what was
-decided, what was seen that led to it, and what it is expected to bring where that is known. The last 4096 are kept while
-the daemon runs.
+decided, what was seen that led to it, and what it is expected to bring where that is known. The last 4096 are kept
+while the daemon runs.
 
 Examples:
   undercroft why web:root
@@ -199,11 +202,13 @@ pub struct WhyArgs {
 /// `undercroft duplicates`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Looks at the memory of every QEMU process of this host and at the page cache of their disk images, and says what is held more
-than once. The guests need not run their disks on Undercroft. Nothing is written, and nothing is brought into memory: pages
-swapped out, given back by a balloon or not cached stay so. The guests go on meanwhile, so the figures are of no single moment.
+Looks at the memory of every QEMU process of this host and at the page cache of their disk images, and says what is held
+more than once. The guests need not run their disks on Undercroft. Nothing is written, and nothing is brought into
+memory: pages swapped out, given back by a balloon or not cached stay so. The guests go on meanwhile, so the figures are
+of no single moment.
 
-Needs root, or CAP_SYS_PTRACE and CAP_SYS_ADMIN's view of the files. Takes 16 bytes of memory for each page compared (0.4 %).
+Needs root, or CAP_SYS_PTRACE and CAP_SYS_ADMIN's view of the files. Takes 16 bytes of memory for each page compared
+(0.4 %).
 
 Examples:
   undercroft duplicates

@@ -19,6 +19,12 @@ use std::path::PathBuf;
 pub struct ControlArgs {
     /// Control socket of the daemon, or of one VM [default: /run/undercroft/control.sock for root, else
     /// $XDG_RUNTIME_DIR/undercroft/control.sock, else /tmp/undercroft-UID/control.sock]
-    #[arg(long, value_name = "SOCKET", env = "UNDERCROFT_CONTROL", hide_env_values = true, value_hint = ValueHint::FilePath)]
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        env = "UNDERCROFT_CONTROL",
+        hide_env_values = true,
+        value_hint = ValueHint::FilePath
+    )]
     pub control: Option<PathBuf>,
 }

@@ -122,8 +122,11 @@ fn print(a: &Guest, args: &AttachArgs, out: &mut Out) -> Result<(), Failure> {
 fn everything(a: &Guest, args: &AttachArgs) -> String {
     let mut text = String::new();
     if let (Some(qemu), Some(libvirt)) = (a.qemu(args.memory), a.libvirt()) {
-        text += "# vhost-user: QEMU arguments (set the size of the memory to that of the guest; prealloc=on keeps its pages\n\
-                 # from being charged to the daemon's control group; a QEMU that refuses reconnect=1 takes reconnect-ms=1000)\n";
+        text += "\
+            # vhost-user: QEMU arguments (set the size of the memory to that of the guest; prealloc=on keeps its \
+            pages\n\
+            # from being charged to the daemon's control group; a QEMU that refuses reconnect=1 takes \
+            reconnect-ms=1000)\n";
         text += &format!("{}\n\n# vhost-user: libvirt, in the XML of the domain\n{libvirt}", broken(&qemu, "  "));
     }
     if let (Some(qemu), Some(libvirt)) = (a.qemu_nbd(&args.tls_dir), a.libvirt_nbd()) {
@@ -191,8 +194,9 @@ impl Guest {
     /// libvirt's XML for vhost-user.
     fn libvirt(&self) -> Option<String> {
         let head = "<!-- once, in <domain>: the guest's memory must be shared -->\n\
-             <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n  <allocation mode='immediate'/>\n</memoryBacking>\n\
-             <!-- in <devices> -->\n";
+            <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n  \
+            <allocation mode='immediate'/>\n</memoryBacking>\n\
+            <!-- in <devices> -->\n";
         Some(self.all(vec![head.to_string()], |disk, target| Some(vec![disk.libvirt(target)?]))?.concat())
     }
 

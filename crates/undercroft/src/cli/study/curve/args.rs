@@ -87,14 +87,14 @@ impl CurveTraceArgs {
 /// `undercroft curve`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads each trace once (for other policies than LRU twice, with `mini` or if sizes are parts of the footprint; a pipe is kept in
-a file for that) and prints the miss ratio by the size of the cache. Misses while the cache fills count. A block is whatever the
-trace counts in; --block-size says how large that is. If a size is in bytes, requests are split into blocks of 4KiB or of
---block-size, and objects of sizes of their own are refused.
+Reads each trace once (for other policies than LRU twice, with `mini` or if sizes are parts of the footprint; a pipe is
+kept in a file for that) and prints the miss ratio by the size of the cache. Misses while the cache fills count. A block
+is whatever the trace counts in; --block-size says how large that is. If a size is in bytes, requests are split into
+blocks of 4KiB or of --block-size, and objects of sizes of their own are refused.
 
-Each ratio from a sample has its error behind it: 0.4312 ±0.0087 says that the ratio of all requests is between 0.4225 and 0.4399
-with a probability of 95 % (--json: miss_ratio_error). What the model of aet errs by is not in it. Sizes for which a sample has
-too few blocks are named.
+Each ratio from a sample has its error behind it: 0.4312 ±0.0087 says that the ratio of all requests is between 0.4225
+and 0.4399 with a probability of 95 % (--json: miss_ratio_error). What the model of aet errs by is not in it. Sizes for
+which a sample has too few blocks are named.
 
 Examples:
   undercroft curve web.vscsi
@@ -172,9 +172,8 @@ pub struct CurveArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Each trace is a tenant, or with --per-tenant each tenant within them. Makes their curves (LRU's, unless --policy says
-another) and divides the memory such that all of them together miss least; beside it,
-what equal parts, parts in proportion to requests, and one LRU queue for all would miss. Memory that would save nobody a miss
-is left over.
+another) and divides the memory such that all of them together miss least; beside it, what equal parts, parts in
+proportion to requests, and one LRU queue for all would miss. Memory that would save nobody a miss is left over.
 
 Examples:
   undercroft partition web.vscsi db.vscsi --memory 4GiB

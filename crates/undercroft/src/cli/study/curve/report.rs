@@ -182,8 +182,8 @@ pub(super) fn text(report: &Report, args: &CurveArgs) -> String {
         text += &trace.curves.iter().map(|curve| too_few(trace, curve)).collect::<String>();
         if let Some(zipf) = &trace.zipf {
             text += &format!(
-                "Zipf: alpha {:.3} (+- {:.3}), from the {} most asked-for blocks with {:.1}% of the requests; off by {:.1}% of \
-                 them at most{}\n",
+                "Zipf: alpha {:.3} (+- {:.3}), from the {} most asked-for blocks with {:.1}% of the requests; off by \
+                 {:.1}% of them at most{}\n",
                 zipf.alpha,
                 zipf.error,
                 zipf.ranks,

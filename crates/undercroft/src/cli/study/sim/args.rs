@@ -99,9 +99,9 @@ impl SweepArgs {
 /// `undercroft sim`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the trace once and gives every access to every policy at every size, on all processors. What a disk of the daemon may
-have decides by the same code there. Sizes in % are shares of the distinct blocks of the trace, which are counted in a
-pass before.
+Reads the trace once and gives every access to every policy at every size, on all processors. What a disk of the daemon
+may have decides by the same code there. Sizes in % are shares of the distinct blocks of the trace, which are counted in
+a pass before.
 
 Examples:
   Two policies, at two sizes:
@@ -197,7 +197,12 @@ pub struct SimArgs {
     #[arg(long, value_name = "ENGINE", value_enum, default_value = "index")]
     pub engine: Engine,
     /// Simulate the hierarchy that this TOML file describes, instead of single caches; may be repeated
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["policy", "size", "engine"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        conflicts_with_all = ["policy", "size", "engine"]
+    )]
     pub hierarchy: Vec<PathBuf>,
     /// The trace of another tenant of the same cache; may be repeated. Sizes are those of the cache for all of them
     #[arg(long, value_name = "TRACE", value_hint = ValueHint::FilePath, group = "tenants",

@@ -125,9 +125,10 @@ pub struct InfoArgs {
 /// `undercroft trace convert`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-What is kept: times (oracle-general and lcs: seconds), sizes, reads and writes and tenants in csv and undercroft-parquet, the same
-in lcs with tenants by number; elsewhere the tenant stands above bit 51 of the block's number. oracle-general, lcs, u32le
-and u64le have one record for each block of a request; the others keep requests whole.
+What is kept: times (oracle-general and lcs: seconds), sizes, reads and writes and tenants in csv and
+undercroft-parquet, the same in lcs with tenants by number; elsewhere the tenant stands above bit 51 of the block's
+number. oracle-general, lcs, u32le and u64le have one record for each block of a request; the others keep requests
+whole.
 
 Examples:
   undercroft trace convert prxy_0.csv.gz prxy_0.parquet
@@ -267,8 +268,8 @@ pub enum OrderArg {
 /// `undercroft trace sample`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A block is in the sample, with all its accesses, if the hash of its number is small enough (as in SHARDS): caches of RATE of
-the size, run on the sample, miss about as often as whole caches on the whole trace.
+A block is in the sample, with all its accesses, if the hash of its number is small enough (as in SHARDS): caches of
+RATE of the size, run on the sample, miss about as often as whole caches on the whole trace.
 
 Examples:
   undercroft trace sample big.lis.zst small.oracleGeneral.zst --rate 1%

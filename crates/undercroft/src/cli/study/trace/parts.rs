@@ -120,8 +120,8 @@ impl<'a> Parts<'a> {
         if !self.open.contains_key(&key) {
             if self.open.len() >= PARTS_OPEN_MAX {
                 return Err(Failure::Said(format!(
-                    "the trace has more than {PARTS_OPEN_MAX} tenants, more files than are written at once; name those you \
-                     want with --tenant"
+                    "the trace has more than {PARTS_OPEN_MAX} tenants, more files than are written at once; name those \
+                     you want with --tenant"
                 )));
             }
             let name = names.name(r.tenant);
