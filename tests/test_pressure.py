@@ -117,7 +117,7 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serv
     store, pressure = status["store"], status["pressure"]
     assert FLOOR <= store["allowed_bytes"] < STORE // 2, store
     assert pressure["given_count"] >= 2 and pressure["given_bytes"] >= STORE // 3, pressure
-    assert "the control group has" in pressure["last_cause"]
+    assert f"the control group {group.memory} has" in pressure["last_cause"]
     shrunk = daemon.rss("RssAnon")
     assert shrunk - idle <= store["allowed_bytes"] + 4 * MIB, f"{idle >> 20}, {resident >> 20}, {shrunk >> 20} MiB"
     assert resident - shrunk > STORE // 3
@@ -160,7 +160,7 @@ def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed
     assert status["pressure"]["given_count"] == 0, status["pressure"]
     assert "for which too little memory is available: it grows by half of what there is" in daemon.log()
     assert status["store"]["data_bytes"] < LIMIT, status["store"]
-    group.raise_limit(4 * LIMIT)
+    group.limit(4 * LIMIT)
     until(
         lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT,
         "the larger limit is seen and used",

@@ -46,9 +46,10 @@ def _table(path):
 
 
 class Group:
-    """A control group with an optional memory limit in bytes."""
+    """A control group with an optional memory limit in bytes, at the top or `inside` another one, which then has no processes of
+    its own."""
 
-    def __init__(self, name, limit_bytes=None):
+    def __init__(self, name, limit_bytes=None, inside=None):
         if os.geteuid() != 0:
             raise Unavailable("memory control groups need root")
         self.folders = []
@@ -61,6 +62,9 @@ class Group:
             for controller in ("memory", "blkio"):
                 if kind == "cgroup" and controller in options:
                     v1[controller] = where
+        if inside:
+            trees = {"memory": inside.memory, "blkio": inside.io} if not self.v2 else {}
+            self.v2, v1 = self.v2 and inside.memory, {k: tree for k, tree in trees.items() if tree}
         try:
             if self.v2:
                 self._make_v2(name, limit_bytes)
@@ -88,27 +92,28 @@ class Group:
                 (self.v2 / "cgroup.subtree_control").write_text(controller)
         self.memory = self.io = self._make(self.v2, name)
         if limit is not None:
-            (self.memory / "memory.max").write_text(str(limit))
+            self.limit(limit)
             with contextlib.suppress(OSError):
                 (self.memory / "memory.swap.max").write_text("0")
 
     def _make_v1(self, trees, name, limit):
         self.memory = self._make(trees["memory"], name)
         self.io = self._make(trees["blkio"], name) if "blkio" in trees else None
+        # Groups inside count here, which older kernels do not do by themselves.
+        with contextlib.suppress(OSError):
+            (self.memory / "memory.use_hierarchy").write_text("1")
         if limit is not None:
-            (self.memory / "memory.limit_in_bytes").write_text(str(limit))
-            with contextlib.suppress(OSError):
-                (self.memory / "memory.memsw.limit_in_bytes").write_text(str(limit))
+            self.limit(limit)
 
-    def raise_limit(self, limit_bytes):
-        """A higher limit from now on."""
+    def limit(self, limit_bytes, file="memory.max"):
+        """Another limit from now on, or none (`None`); of version 2 also that of `memory.high`, of which nobody is killed."""
         if self.v2:
-            (self.memory / "memory.max").write_text(str(limit_bytes))
+            (self.memory / file).write_text("max" if limit_bytes is None else str(limit_bytes))
         else:
-            # Memory and swap together are never less than memory.
-            with contextlib.suppress(OSError):
-                (self.memory / "memory.memsw.limit_in_bytes").write_text(str(limit_bytes))
-            (self.memory / "memory.limit_in_bytes").write_text(str(limit_bytes))
+            # Memory and swap together are never less than memory, so they are changed before it or after it.
+            for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):
+                with contextlib.suppress(*[OSError] if "memsw" in name else []):
+                    (self.memory / name).write_text(str(-1 if limit_bytes is None else limit_bytes))
         self.limit_bytes = limit_bytes
 
     def wrap(self, argv):

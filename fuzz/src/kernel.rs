@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
-use undercroft_host::foreign;
+use undercroft_host::{control_group, foreign};
 use undercroft_hostmem::ksm::{self, Keeper, Ksm};
 use undercroft_hostmem::pressure::parse;
 use undercroft_hostmem::scan::{arguments::Arguments, vm};
@@ -49,12 +49,12 @@ fn pressure(data: &[u8]) {
         assert!(m.free_bytes <= m.total_bytes, "more memory is free than there is");
     }
     let _ = parse::stalled_us(&text);
-    let _ = (parse::field(&text, "inactive_file"), parse::field(&text, "max"), parse::limit(&text));
-    let paths = parse::own_groups(&text);
+    let _ = (control_group::field(&text, "max"), control_group::limit(&text));
+    let paths = control_group::own_groups(&text);
     for path in paths.v2.iter().chain(paths.memory_v1.iter()) {
         assert!(path.starts_with('/') && !path.split('/').any(|p| p == ".."), "a path leads out of the tree");
     }
-    let mounts = parse::mounts(&text);
+    let mounts = control_group::mounts(&text);
     assert!(mounts.v2.is_none_or(|m| m.at.is_absolute()) && mounts.memory_v1.is_none_or(|m| m.at.is_absolute()));
 }
 

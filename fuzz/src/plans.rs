@@ -14,6 +14,7 @@ pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let machine = Machine {
         memory_bytes: 8 << 30,
+        limit_bytes: None,
         cpus: 4,
         runtime_dir: "/nonexistent/run".into(),
         current_dir: "/nonexistent".into(),

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from .programs import built, run
+from .programs import PATIENCE, built, run
 
-READY_WITHIN_S = 20
-STOPS_WITHIN_S = 30
+READY_WITHIN_S = 20 * PATIENCE
+STOPS_WITHIN_S = 30 * PATIENCE
 
 
 @dataclass
@@ -185,6 +185,7 @@ tcp = "127.0.0.1:0"
 
 def until(condition, what: str, limit: float = 20.0) -> None:
     """Waits until something holds; fails if it never does."""
+    limit *= PATIENCE
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:

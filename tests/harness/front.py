@@ -12,6 +12,8 @@ import select
 import socket
 import struct
 
+from .programs import PATIENCE
+
 IN, OUT, FLUSH = 0, 1, 4
 NEXT, WRITE = 1, 2
 SIZE = 64
@@ -38,7 +40,7 @@ def memfd(size: int) -> int:
 class Front:
     """One front end with one queue. `more` are files (descriptor, size) that follow in the guest's addresses."""
 
-    def __init__(self, path: str, *more: tuple[int, int], patience: float = 20.0):
+    def __init__(self, path: str, *more: tuple[int, int], patience: float = 20.0 * PATIENCE):
         self.patience = patience
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(patience)

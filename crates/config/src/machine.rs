@@ -4,12 +4,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use undercroft_host::ControlGroup;
 
 /// Facts about the machine and the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Bytes of RAM that this process may use: the machine's, or its control group's limit if that is less.
+    /// Bytes of RAM that the machine has.
     pub memory_bytes: u64,
+    /// The smallest memory limit of the control groups that this process is in, in bytes, if there is one below that.
+    pub limit_bytes: Option<u64>,
     /// Processors that this process may use.
     pub cpus: usize,
     /// Where sockets go by default.
@@ -23,8 +26,10 @@ pub struct Machine {
 impl Machine {
     /// This machine, as this process sees it.
     pub fn here() -> Machine {
+        let memory_bytes = memory_bytes();
         Machine {
-            memory_bytes: memory_bytes(),
+            memory_bytes,
+            limit_bytes: limit_bytes().filter(|l| *l < memory_bytes),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             runtime_dir: runtime_dir(),
             current_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
@@ -36,11 +41,17 @@ impl Machine {
     pub(crate) fn nowhere() -> Machine {
         Machine {
             memory_bytes: u64::MAX,
+            limit_bytes: None,
             cpus: 1,
             runtime_dir: PathBuf::from("/"),
             current_dir: PathBuf::from("/"),
             groups: Vec::new(),
         }
+    }
+
+    /// Bytes of RAM that this process may use at most, as things are now.
+    pub fn usable_bytes(&self) -> u64 {
+        self.limit_bytes.unwrap_or(self.memory_bytes)
     }
 
     /// The number of a group given by name or number.
@@ -67,20 +78,11 @@ pub fn runtime_dir() -> PathBuf {
 }
 
 fn memory_bytes() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = total_of(&meminfo).unwrap_or(u64::MAX);
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or("").to_string();
-    let mut limit = total;
-    let mut dir = Path::new("/sys/fs/cgroup").join(group);
-    while dir.starts_with("/sys/fs/cgroup") {
-        let max = fs::read_to_string(dir.join("memory.max")).ok().and_then(|t| t.trim().parse().ok());
-        limit = limit.min(max.unwrap_or(u64::MAX));
-        if !dir.pop() {
-            break;
-        }
-    }
-    limit
+    total_of(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(u64::MAX)
+}
+
+fn limit_bytes() -> Option<u64> {
+    ControlGroup::of_this_process(Path::new("/proc")).iter().filter_map(ControlGroup::limit_bytes).min()
 }
 
 fn total_of(meminfo: &str) -> Option<u64> {

@@ -39,18 +39,29 @@ impl Checker<'_> {
     fn memory(&mut self, spec: &StoreSpec) -> u64 {
         let line = spec.lines.get("memory").copied();
         let machine_bytes = self.machine.memory_bytes;
-        let Size(bytes) = spec.memory.unwrap_or_else(|| keys::memory_default(machine_bytes));
+        let usual = keys::memory_default(self.machine.usable_bytes());
+        let Size(bytes) = spec.memory.unwrap_or(usual);
         let roughly = undercroft_units::human_size(machine_bytes);
         if bytes < keys::MEMORY_BYTES_MIN {
             let error = format!("memory is {}, too little to serve from", Size(bytes));
             self.error(line, "store", error, format!("give at least {}", Size(keys::MEMORY_BYTES_MIN)));
         } else if bytes > machine_bytes {
             let error = format!("memory is {}, but this machine has {roughly} to give", Size(bytes));
-            let remedy = format!("give less; leave room for the guests: {}", keys::memory_default(machine_bytes));
+            let remedy = format!("give less; leave room for the guests: {usual}");
             self.error(line, "store", error, remedy);
         } else if bytes > machine_bytes / 10 * 9 {
             let error = format!("memory is {}, nearly all of the machine's {roughly}", Size(bytes));
             self.warning(line, "store", error, "leave room for the guests and the kernel");
+        } else if let Some(limit) = self.machine.limit_bytes.filter(|limit| bytes > limit / 10 * 9) {
+            // No error: limits change while it runs, and a daemon whose limit was lowered has to come up again.
+            let limit = undercroft_units::human_size(limit);
+            let error = format!("memory is {}, but a control group limits this process to {limit}", Size(bytes));
+            self.warning(
+                line,
+                "store",
+                error,
+                "give less, or raise the limit; the store grows as far as there is room",
+            );
         }
         bytes
     }

@@ -1,10 +1,11 @@
-//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files, epoll.
+//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files, epoll, control groups.
 //!
 //! Owns every `unsafe` block of the workspace. Never knows what a cache, a policy or a guest is.
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod aligned_buffer;
+pub mod control_group;
 pub mod doorbell;
 pub mod engine;
 #[cfg(feature = "imago")]
@@ -24,6 +25,7 @@ pub mod thread_pool;
 pub mod wait;
 
 pub use aligned_buffer::{ALIGNED_BYTES, ALIGNED_WORDS, AlignedBuffer};
+pub use control_group::ControlGroup;
 pub use doorbell::{Doorbell, HeldUp, Watching};
 pub use engine::{Engine, EngineChoice};
 #[cfg(feature = "imago")]

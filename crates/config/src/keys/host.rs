@@ -23,7 +23,7 @@ pub const STORE: Section = Section {
         key!(
             "memory",
             Size,
-            "a quarter of the machine's memory, at most `1GiB`",
+            "a quarter of the machine's memory, or of the limit of its control group; at most `1GiB`",
             "`8MiB` to the machine's memory",
             Restart,
             "Hard limit for cached data and its metadata together. It is never exceeded. `undercroft set --memory` \

@@ -170,6 +170,22 @@ fn what_is_risky_is_warned_of() {
     }
 }
 
+/// A limit is no reason to stay down: it may be another one by the time that the daemon is started again.
+#[test]
+fn a_store_larger_than_the_limit_of_a_control_group_is_warned_of() {
+    let mut place = Place::new();
+    place.machine.limit_bytes = Some(320 * MIB);
+    let said = |text: &str| {
+        let (plan, warnings) = place.resolve(text).accept().expect(text);
+        let said = warnings.iter().filter(|w| w.error.contains("a control group limits this process to 320MiB"));
+        (plan.store.memory_bytes, said.count())
+    };
+    assert_eq!(said("[store]\nmemory = \"1GiB\""), (GIB, 1));
+    assert_eq!(said("[store]\nmemory = \"300MiB\""), (300 * MIB, 1), "nearly all of it");
+    assert_eq!(said("[store]\nmemory = \"280MiB\""), (280 * MIB, 0));
+    assert_eq!(said(""), (80 * MIB, 0), "a quarter of what there is");
+}
+
 #[test]
 fn unreadable_files_say_so() {
     let place = Place::new();

@@ -23,6 +23,7 @@ impl Place {
         }
         let machine = Machine {
             memory_bytes: 8 * GIB,
+            limit_bytes: None,
             cpus: 6,
             runtime_dir: dir.path().join("run"),
             current_dir: PathBuf::from("/"),

@@ -1,23 +1,23 @@
 //! Where shortage of memory is seen: pressure files (PSI), events of control groups, available memory.
 //!
-//! Owns the descriptors, and the choice among what this kernel and these privileges allow, which is made once and
-//! logged. Never decides what to do about a shortage. Invariants: a source that is missing is replaced by the next best
-//! one, and the log names it; a reading costs reading a few small files.
+//! Owns what is asked, and whose business a stall is. Never decides what to do about a shortage. Invariants: every
+//! limit that holds for this process counts, its control group's and those of all groups above, also one that is set
+//! while it runs; a reading costs reading a few small files.
 
 use super::control::Reading;
-use super::group::{Group, Version};
-use super::{AVAILABLE_PART_DEFAULT, GROUP_PART_DEFAULT, GROUP_PART_GUESTS, GROUP_PART_KEPT, parse};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
+use super::stalls::{COUNT_NS, Stalls};
+use super::{AVAILABLE_PART_DEFAULT, GROUP_GUESTS_KEPT, GROUP_PART_DEFAULT, GROUP_PART_GUESTS, GROUP_PART_KEPT, parse};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use undercroft_config::PressurePlan;
-use undercroft_units::{Size, Time, human_size};
+use undercroft_host::ControlGroup;
+use undercroft_host::control_group::field;
+use undercroft_units::{Size, human_size};
 
 /// With fewer pages than this looked at by the machine's own reclaim in a second or two, who waits for memory does so
 /// for the limit of a control group, which the kernel's counters of reclaim leave out, and memory of ours would not
@@ -25,12 +25,6 @@ use undercroft_units::{Size, Time, human_size};
 const SCANNED_PAGES_MIN: u64 = 1024;
 /// With more than this part of its memory available, a machine is not short of it, whoever waits.
 const AVAILABLE_PART_CALM: u64 = 4;
-/// The window of a pressure trigger, in microseconds, and that which the kernel allows without privileges.
-const WINDOWS_US: [u64; 2] = [1_000_000, 2_000_000];
-/// File systems of control groups of version 2, by the number in their superblocks.
-const CGROUP2_SUPER_MAGIC: rustix::fs::FsWord = 0x6367_7270;
-/// Over how long stalls are counted where no trigger is to be had, in nanoseconds.
-const COUNT_NS: u64 = 1_000_000_000;
 
 /// Where the kernel's files are: `/proc`, or a directory that stands for it in tests.
 #[derive(Clone, Debug)]
@@ -45,19 +39,35 @@ impl Default for Roots {
     }
 }
 
-/// How stalls are learnt of.
+/// Whose stalls they are: the machine's, or those of a control group that we are in.
 #[derive(Debug)]
-enum Stalls {
-    /// The kernel wakes us: a descriptor that becomes ready with priority.
-    Trigger { file: File, window_us: u64 },
-    /// We read the counter again and again.
-    Counter { path: PathBuf, since: Option<(u64, u64)> },
-    /// The kernel wakes us through an event descriptor (control groups of version 1).
-    Level { event: OwnedFd, _level: File },
-    /// We read how often the group ran into its limit (version 2 without PSI).
-    Hits { last: Option<u64> },
-    /// Not at all.
-    Unknown,
+struct Source {
+    /// `None`: the machine.
+    group: Option<ControlGroup>,
+    /// The limit of the group in bytes, while it has one that is less than what the machine has.
+    limit_bytes: Option<u64>,
+    stalls: Stalls,
+    /// Whether the kernel woke us since the last reading.
+    woken: bool,
+}
+
+impl Source {
+    /// What it is called in messages.
+    fn name(&self) -> String {
+        self.group.as_ref().map_or("the machine".into(), |g| format!("the control group {}", g.dir.display()))
+    }
+}
+
+/// What has changed of the limits since somebody asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LimitsChanged {
+    /// Nothing.
+    #[default]
+    No,
+    /// Their sizes.
+    Sizes,
+    /// Which groups have one.
+    Groups,
 }
 
 /// See the head of the file.
@@ -66,10 +76,10 @@ pub struct Sources {
     roots: Roots,
     stall: Duration,
     available_min: Option<u64>,
-    machine: Stalls,
-    group: Option<(Group, Stalls)>,
-    /// What became ready since the last reading: machine, group.
-    ready: [bool; 2],
+    machine: Source,
+    /// The control groups that we are in, innermost first.
+    groups: Vec<Source>,
+    changed: LimitsChanged,
     /// Pages that the machine's own reclaim had looked at: when and how many, three times a second or more apart,
     /// newest first. Together they reach as far back as the window of a trigger.
     scanned: [Option<(u64, u64)>; 3],
@@ -81,36 +91,85 @@ pub struct Sources {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause(pub String);
 
+/// What is seen of memory somewhere, in bytes.
+#[derive(Clone, Copy)]
+struct Seen {
+    available: u64,
+    /// How much is to stay available.
+    min: u64,
+    /// Into how much the store does not grow.
+    kept: u64,
+}
+
+impl Seen {
+    /// Adds this to a reading, in which the tightest of all counts.
+    fn add_to(self, reading: &mut Reading, cause: &mut String, source: &Source) {
+        let Seen { available, min, kept } = self;
+        reading.short_bytes = reading.short_bytes.max(min.saturating_sub(available));
+        reading.spare_bytes = reading.spare_bytes.min(available.saturating_sub(min));
+        reading.room_bytes = reading.room_bytes.min(available.saturating_sub(min.max(kept)) / 2);
+        if available < min {
+            let (available, min) = (human_size(available), human_size(min));
+            _ = write!(cause, "{} has {available} available, less than {min}; ", source.name());
+        }
+    }
+}
+
 impl Sources {
     /// Looks for what there is.
     pub fn probe(roots: Roots, plan: &PressurePlan) -> Sources {
-        let machine_bytes = meminfo(&roots.proc).map_or(u64::MAX, |m| m.total_bytes);
-        let machine = stalls_of(&roots.proc.join("pressure/memory"), plan.stall);
-        let group = Group::find(&roots.proc, machine_bytes).map(|g| {
-            let stalls = match g.version {
-                Version::V1 => level_of(&g.dir).unwrap_or(Stalls::Unknown),
-                Version::V2 => match stalls_of(&g.dir.join("memory.pressure"), plan.stall) {
-                    Stalls::Unknown => Stalls::Hits { last: g.hits() },
-                    found => found,
-                },
-            };
-            (g, stalls)
-        });
-        Sources {
-            roots,
+        let machine = Source {
+            group: None,
+            limit_bytes: None,
+            stalls: Stalls::of_file(&roots.proc.join("pressure/memory"), plan.stall),
+            woken: false,
+        };
+        let groups = ControlGroup::of_this_process(&roots.proc).into_iter();
+        let groups =
+            groups.map(|g| Source { group: Some(g), limit_bytes: None, stalls: Stalls::Unknown, woken: false });
+        let mut found = Sources {
             stall: plan.stall,
             available_min: plan.available_min_bytes,
             machine,
-            group,
-            ready: [false; 2],
+            groups: groups.collect(),
+            changed: LimitsChanged::No,
             scanned: [None; 3],
             others: 0,
+            roots,
+        };
+        let machine_bytes = meminfo(&found.roots.proc).map_or(u64::MAX, |m| m.total_bytes);
+        for n in 0..found.groups.len() {
+            let limit_bytes = found.groups[n].group.as_ref().and_then(ControlGroup::limit_bytes);
+            found.limit(n, limit_bytes.filter(|l| *l < machine_bytes));
         }
+        found.changed = LimitsChanged::No;
+        found
+    }
+
+    /// Group `n` has this limit now.
+    fn limit(&mut self, n: usize, limit_bytes: Option<u64>) {
+        let source = &mut self.groups[n];
+        if source.limit_bytes == limit_bytes {
+            return;
+        }
+        let (had, has) = (source.limit_bytes.is_some(), limit_bytes.is_some());
+        source.limit_bytes = limit_bytes;
+        if had != has {
+            let group = source.group.as_ref().filter(|_| has);
+            source.stalls = group.map_or(Stalls::Unknown, |g| Stalls::of_group(g, self.stall));
+            source.woken = false;
+        }
+        self.changed = self.changed.max(if had != has { LimitsChanged::Groups } else { LimitsChanged::Sizes });
+    }
+
+    /// What has changed of the limits since the last call: then [`Sources::describe`] says something else.
+    pub(super) fn limits_changed(&mut self) -> LimitsChanged {
+        std::mem::take(&mut self.changed)
     }
 
     /// What is in use, in words.
     pub fn describe(&self) -> String {
-        let mut text = format!("{}; MemAvailable", self.words(&self.machine));
+        let mut text = format!("{}; MemAvailable", self.machine.stalls.words(self.stall));
         match self.available_min {
             Some(0) => text += " not looked at",
             Some(min) => _ = write!(text, " of at least {}", Size(min)),
@@ -119,27 +178,13 @@ impl Sources {
                 _ = write!(text, " of at least {}", human_size(total / AVAILABLE_PART_DEFAULT));
             }
         }
-        if let Some((group, stalls)) = &self.group {
-            let limit = group.memory().map_or("an unknown limit".to_string(), |m| human_size(m.limit_bytes));
-            _ = write!(text, "; control group {} of {limit}: {}", group.dir.display(), self.words(stalls));
+        for source in &self.groups {
+            if let (Some(group), Some(limit)) = (&source.group, source.limit_bytes) {
+                let (dir, words) = (group.dir.display(), source.stalls.words(self.stall));
+                _ = write!(text, "; control group {dir} of {}: {words}", human_size(limit));
+            }
         }
         text
-    }
-
-    fn words(&self, stalls: &Stalls) -> String {
-        let window = |us: u64| Time::from(Duration::from_micros(us));
-        let stall = |us: u64| Time::from(stall_in(self.stall, us));
-        match stalls {
-            Stalls::Trigger { window_us, .. } => {
-                format!("PSI trigger (some {} in {})", stall(*window_us), window(*window_us))
-            }
-            Stalls::Counter { .. } => {
-                format!("PSI counter (some {} in 1s; no trigger without CAP_SYS_RESOURCE)", stall(WINDOWS_US[0]))
-            }
-            Stalls::Level { .. } => "memory.pressure_level (medium)".into(),
-            Stalls::Hits { .. } => "memory.events (high, max)".into(),
-            Stalls::Unknown => "no PSI (needs Linux 4.20 with CONFIG_PSI, and psi=1 where it is off by default)".into(),
-        }
     }
 
     /// Stalls of the machine as a whole that were no business of ours, since the beginning.
@@ -151,28 +196,27 @@ impl Sources {
     pub fn wait(&mut self, timeout: Duration, wake_fd: BorrowedFd<'_>) {
         let mut fds = vec![PollFd::new(&wake_fd, PollFlags::IN)];
         let mut whose = Vec::new();
-        for (n, stalls) in [Some(&self.machine), self.group.as_ref().map(|g| &g.1)].into_iter().enumerate() {
-            match stalls {
-                Some(Stalls::Trigger { file, .. }) => fds.push(PollFd::new(file, PollFlags::PRI)),
-                Some(Stalls::Level { event, .. }) => fds.push(PollFd::new(event, PollFlags::IN)),
-                _ => continue,
+        for (n, source) in std::iter::once(&self.machine).chain(&self.groups).enumerate() {
+            if let Some((fd, flags)) = source.stalls.wakes() {
+                fds.push(PollFd::from_borrowed_fd(fd, flags));
+                whose.push(n);
             }
-            whose.push(n);
         }
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // An interrupted wait is a short one.
         let _ = poll(&mut fds, Some(&timeout));
         let seen: Vec<_> = whose.into_iter().zip(fds[1..].iter().map(PollFd::revents)).collect();
         for (n, events) in seen {
+            let source = if n == 0 { &mut self.machine } else { &mut self.groups[n - 1] };
             if events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
-                self.lose(n);
+                tracing::warn!(
+                    "the kernel tells no more about pressure on the memory of {}; available memory is still looked at",
+                    source.name()
+                );
+                source.stalls = Stalls::Unknown;
             } else if events.intersects(PollFlags::PRI | PollFlags::IN) {
-                self.ready[n] = true;
-                if let Some((_, Stalls::Level { event, .. })) = &self.group
-                    && n == 1
-                {
-                    let _ = rustix::io::read(event, &mut [0u8; 8]);
-                }
+                source.woken = true;
+                source.stalls.woken();
             }
         }
     }
@@ -182,23 +226,11 @@ impl Sources {
         let _ = poll(&mut [PollFd::new(&wake_fd, PollFlags::IN)], None);
     }
 
-    /// A source has gone, with its group.
-    fn lose(&mut self, n: usize) {
-        tracing::warn!(
-            "the kernel tells no more about pressure on the memory of {}; available memory is still looked at",
-            if n == 0 { "the machine" } else { "the control group" }
-        );
-        match n {
-            0 => self.machine = Stalls::Unknown,
-            _ => self.group = None,
-        }
-    }
-
     /// Whether the machine as a whole reclaims memory, or did a moment ago. Control groups that reclaim for their own
     /// limits do not count.
     fn reclaims(&mut self, now_ns: u64) -> bool {
         let text = small(&self.roots.proc.join("vmstat")).unwrap_or_default();
-        let pages = |name| parse::field(&text, name);
+        let pages = |name| field(&text, name);
         let (Some(kswapd), Some(direct)) = (pages("pgscan_kswapd"), pages("pgscan_direct")) else { return true };
         let now = kswapd.saturating_add(direct);
         if self.scanned[0].is_none_or(|(then_ns, _)| now_ns.saturating_sub(then_ns) >= COUNT_NS) {
@@ -212,42 +244,19 @@ impl Sources {
     pub fn read(&mut self, now_ns: u64) -> (Reading, Cause) {
         let mut cause = String::new();
         let mut reading = Reading { now_ns, spare_bytes: u64::MAX, room_bytes: u64::MAX, ..Reading::default() };
-        let mut look = |what: &str, available: u64, min: u64, kept: u64| {
-            reading.short_bytes = reading.short_bytes.max(min.saturating_sub(available));
-            reading.spare_bytes = reading.spare_bytes.min(available.saturating_sub(min));
-            reading.room_bytes = reading.room_bytes.min(available.saturating_sub(min.max(kept)) / 2);
-            if available < min {
-                let (available, min) = (human_size(available), human_size(min));
-                _ = write!(cause, "{what} has {available} available, less than {min}; ");
-            }
-        };
         let info = meminfo(&self.roots.proc);
-        let (mut group, mut group_is_full) = (None, true);
         if let Some(m) = &info {
-            look(
-                "the machine",
-                m.available_bytes,
-                self.available_min.unwrap_or(m.total_bytes / AVAILABLE_PART_DEFAULT),
-                0,
-            );
+            let min = self.available_min.unwrap_or(m.total_bytes / AVAILABLE_PART_DEFAULT);
+            Seen { available: m.available_bytes, min, kept: 0 }.add_to(&mut reading, &mut cause, &self.machine);
         }
-        if let Some(m) = self.group.as_ref().and_then(|(g, _)| g.memory()) {
-            // A limit smaller than what the machine should keep: half of it is the most that makes sense.
-            let min = self.available_min.map(|min| min.min(m.limit_bytes / 2));
-            let min = min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT);
-            let kept = m.limit_bytes / GROUP_PART_KEPT;
-            look("the control group", m.available_bytes, min, kept);
-            group_is_full = m.available_bytes < min.max(kept);
-            // The store gives way to guests: what it leaves to others is theirs to take, and then it gives back.
-            let guests = m.available_bytes.saturating_sub(m.limit_bytes / GROUP_PART_GUESTS) / 2;
-            group = Some((guests, m.shared_bytes));
+        let machine_bytes = info.map_or(u64::MAX, |m| m.total_bytes);
+        for n in 0..self.groups.len() {
+            self.read_group(n, machine_bytes, &mut reading, &mut cause);
         }
-        (reading.guests_bytes, reading.shared_bytes) = group.unzip();
-        let ready = std::mem::take(&mut self.ready);
-        let stall = self.stall;
+        let woken = std::mem::take(&mut self.machine.woken);
         let has_plenty = info.is_some_and(|m| m.available_bytes > m.total_bytes / AVAILABLE_PART_CALM);
         let reclaims = self.reclaims(now_ns) && !has_plenty;
-        if stalled(&mut self.machine, None, ready[0], stall, now_ns) {
+        if self.machine.stalls.happened(woken, self.stall, now_ns) {
             if !reclaims {
                 self.others += 1;
             } else {
@@ -255,92 +264,41 @@ impl Sources {
                 cause += "processes wait for memory (PSI of the machine); ";
             }
         }
-        if let Some((group, stalls)) = &mut self.group
-            && stalled(stalls, Some(group), ready[1], stall, now_ns)
-        {
+        cause.truncate(cause.trim_end_matches("; ").len());
+        (reading, Cause(cause))
+    }
+
+    /// Adds what is seen in group `n`, if it has a limit.
+    fn read_group(&mut self, n: usize, machine_bytes: u64, reading: &mut Reading, cause: &mut String) {
+        let found = self.groups[n].group.as_ref().and_then(ControlGroup::memory);
+        let found = found.filter(|m| m.limit_bytes < machine_bytes);
+        self.limit(n, found.map(|m| m.limit_bytes));
+        let Some(m) = found else { return };
+        let source = &mut self.groups[n];
+        // A limit smaller than what the machine should keep: half of it is the most that makes sense.
+        let min = self.available_min.map(|min| min.min(m.limit_bytes / 2));
+        let min = min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT);
+        let kept = m.limit_bytes / GROUP_PART_KEPT;
+        Seen { available: m.available_bytes, min, kept }.add_to(reading, cause, source);
+        // With a large limit the store gives way to guests: what it leaves to others is theirs to take, and then it
+        // gives back.
+        let (most, part) = GROUP_GUESTS_KEPT;
+        let left = (m.limit_bytes / GROUP_PART_GUESTS).max(most.min(m.limit_bytes / part));
+        let guests = m.available_bytes.saturating_sub(left) / 2;
+        reading.guests_bytes = Some(reading.guests_bytes.map_or(guests, |g| g.min(guests)));
+        // Of the innermost group: what is charged to those above it can be others'.
+        reading.shared_bytes = reading.shared_bytes.or(Some(m.shared_bytes));
+        let woken = std::mem::take(&mut source.woken);
+        if source.stalls.happened(woken, self.stall, reading.now_ns) {
             // With page cache left that can go, it is that which was recycled: a group that reads files does so always.
-            if group_is_full {
+            if m.available_bytes < min.max(kept) {
                 reading.group_stalled = true;
-                cause += "the control group is short of memory; ";
+                *cause += &format!("{} is short of memory; ", source.name());
             } else {
                 self.others += 1;
             }
         }
-        cause.truncate(cause.trim_end_matches("; ").len());
-        (reading, Cause(cause))
     }
-}
-
-/// Whether there were stalls for longer than allowed, by what was learnt since the last call.
-fn stalled(stalls: &mut Stalls, group: Option<&Group>, ready: bool, stall: Duration, now_ns: u64) -> bool {
-    match stalls {
-        Stalls::Trigger { .. } | Stalls::Level { .. } => ready,
-        Stalls::Counter { path, since } => {
-            let Some(total_us) = small(path).as_deref().and_then(parse::stalled_us) else { return false };
-            let Some((then_ns, then_us)) = *since else {
-                *since = Some((now_ns, total_us));
-                return false;
-            };
-            let elapsed_ns = now_ns.saturating_sub(then_ns);
-            if elapsed_ns < COUNT_NS {
-                return false;
-            }
-            *since = Some((now_ns, total_us));
-            let waited_ns = u128::from(total_us.saturating_sub(then_us)) * 1000;
-            waited_ns * u128::from(COUNT_NS) >= stall.as_nanos() * u128::from(elapsed_ns)
-        }
-        Stalls::Hits { last } => {
-            let hits = group.and_then(Group::hits);
-            let more = matches!((*last, hits), (Some(then), Some(now)) if now > then);
-            *last = hits.or(*last);
-            more
-        }
-        Stalls::Unknown => false,
-    }
-}
-
-/// The stall that is allowed in a window, for one that is given for a second.
-fn stall_in(stall: Duration, window_us: u64) -> Duration {
-    stall * (window_us / 1_000_000).max(1) as u32
-}
-
-/// The stalls that a pressure file tells of: by a trigger, else by its counter.
-fn stalls_of(path: &Path, stall: Duration) -> Stalls {
-    if small(path).as_deref().and_then(parse::stalled_us).is_none() {
-        return Stalls::Unknown;
-    }
-    for window_us in WINDOWS_US {
-        if let Ok(file) = trigger(path, stall_in(stall, window_us), window_us) {
-            return Stalls::Trigger { file, window_us };
-        }
-    }
-    Stalls::Counter { path: path.to_path_buf(), since: None }
-}
-
-fn trigger(path: &Path, stall: Duration, window_us: u64) -> io::Result<File> {
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let mut file = OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(path)?;
-    // A file elsewhere would take the text and never wake anybody.
-    let kind = fstatfs(file.as_fd())?.f_type;
-    if kind != PROC_SUPER_MAGIC && kind != CGROUP2_SUPER_MAGIC {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    file.write_all(format!("some {} {window_us}\0", stall.as_micros()).as_bytes())?;
-    Ok(file)
-}
-
-/// Has the kernel signal an event descriptor when a group of version 1 reclaims with some trouble.
-fn level_of(dir: &Path) -> io::Result<Stalls> {
-    let level = File::open(dir.join("memory.pressure_level"))?;
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let words = format!("{} {} medium", raw(event.as_fd()), raw(level.as_fd()));
-    OpenOptions::new().write(true).open(dir.join("cgroup.event_control"))?.write_all(words.as_bytes())?;
-    Ok(Stalls::Level { event, _level: level })
-}
-
-fn raw(fd: BorrowedFd<'_>) -> i32 {
-    use std::os::fd::AsRawFd;
-    fd.as_raw_fd()
 }
 
 fn meminfo(proc: &Path) -> Option<parse::MemInfo> {
@@ -348,7 +306,7 @@ fn meminfo(proc: &Path) -> Option<parse::MemInfo> {
 }
 
 /// A small file as text.
-fn small(path: &Path) -> Option<String> {
+pub(super) fn small(path: &Path) -> Option<String> {
     let mut text = String::new();
     fs::File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     Some(text)
@@ -357,6 +315,8 @@ fn small(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::AsFd;
 
     const S: u64 = 1_000_000_000;
 
@@ -471,19 +431,86 @@ mod tests {
         fs::write(tree.join("memory.current"), "50331648\n").unwrap();
         fs::write(tree.join("memory.events"), "high 0\nmax 7\n").unwrap();
         let (reading, cause) = s.read(3 * S);
-        assert!(reading.group_stalled && !reading.stalled && cause.0.contains("control group is short"), "{cause:?}");
+        assert!(
+            reading.group_stalled && !reading.stalled && cause.0.contains("tree/g is short of memory"),
+            "{cause:?}"
+        );
         let (reading, _) = s.read(4 * S);
         assert_eq!((reading.group_stalled, reading.short_bytes), (false, 16 << 20), "once for each event");
         // What nobody has asked to stay, but for a little: half of the rest may be taken before the next look.
         let mut s = Sources::probe(Roots { proc }, &plan(Some(0)));
-        assert_eq!(s.read(5 * S).0.room_bytes, (16 - 2) << 19);
+        let reading = s.read(5 * S).0;
+        assert_eq!(reading.room_bytes, (16 - 2) << 19);
+        assert_eq!(reading.guests_bytes, Some((16 - 4) << 19), "a 16th is left");
         fs::write(tree.join("memory.current"), "66000000\n").unwrap();
         let reading = s.read(6 * S).0;
         assert_eq!((reading.short_bytes, reading.room_bytes), (0, 0));
-        // Guests may go further than the store, which then gives way, but not to the very end.
-        assert_eq!(reading.guests_bytes, Some(((64 << 20) - 66_000_000 - (64 << 20) / 128) / 2));
-        fs::write(tree.join("memory.current"), "66600000\n").unwrap();
-        assert_eq!(s.read(7 * S).0.guests_bytes, Some(0));
+        assert_eq!(reading.guests_bytes, Some(0));
+    }
+
+    /// Groups `outer` and `outer/inner`, of which this process is in the inner one, on a machine of 1000 MiB.
+    fn nested(dir: &Path) -> (Roots, PathBuf, PathBuf) {
+        let (proc, outer) = (dir.join("proc"), dir.join("tree/outer"));
+        let inner = outer.join("inner");
+        fs::create_dir_all(proc.join("self")).unwrap();
+        fs::create_dir_all(&inner).unwrap();
+        write(&proc, 500, 600, None);
+        fs::write(proc.join("self/cgroup"), "0::/outer/inner\n").unwrap();
+        fs::write(proc.join("self/mountinfo"), format!("1 1 0:1 / {} rw - cgroup2 c rw\n", dir.join("tree").display()))
+            .unwrap();
+        (Roots { proc }, outer, inner)
+    }
+
+    fn group(dir: &Path, limit: &str, used_mib: u64, shared: u64) {
+        fs::write(dir.join("memory.max"), limit).unwrap();
+        fs::write(dir.join("memory.current"), (used_mib << 20).to_string()).unwrap();
+        fs::write(dir.join("memory.stat"), format!("inactive_file 0\nshmem {shared}\n")).unwrap();
+    }
+
+    #[test]
+    fn of_several_limits_the_one_with_the_least_left_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (roots, outer, inner) = nested(dir.path());
+        group(&inner, "536870912", 32, 5);
+        group(&outer, "268435456", 32, 7);
+        let mut s = Sources::probe(roots, &plan(Some(0)));
+        let text = s.describe();
+        assert!(text.contains("outer/inner of 512MiB: memory.events") && text.contains("outer of 256MiB: "), "{text}");
+        let reading = s.read(S).0;
+        // Half of what the outer one has beyond a 32nd, and beyond 8 MiB.
+        assert_eq!(reading.room_bytes, (256 - 32 - 8) << 19);
+        assert_eq!(reading.guests_bytes, Some((256 - 32 - 8) << 19));
+        assert_eq!(reading.shared_bytes, Some(5), "our own group's");
+        group(&inner, "536870912", 500, 5);
+        group(&outer, "1073741824", 500, 7);
+        assert_eq!(s.read(2 * S).0.guests_bytes, Some((512 - 500 - 8) << 19));
+        group(&inner, "1073741824", 500, 5);
+        let mut s = Sources::probe(Roots { proc: dir.path().join("proc") }, &plan(None));
+        assert!(!s.describe().contains("control group"), "limits above what the machine has limit nothing");
+        assert_eq!(s.read(S).0.guests_bytes, None);
+    }
+
+    #[test]
+    fn limits_that_come_and_go_while_it_runs_are_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (roots, outer, inner) = nested(dir.path());
+        group(&inner, "max", 100, 5);
+        group(&outer, "max", 100, 7);
+        let mut s = Sources::probe(roots, &plan(Some(0)));
+        assert_eq!((s.read(S).0.guests_bytes, s.limits_changed()), (None, LimitsChanged::No));
+        fs::write(inner.join("memory.events"), "high 0\nmax 5\n").unwrap();
+        group(&inner, "134217728", 100, 5);
+        assert_eq!(s.read(2 * S).0.guests_bytes, Some((128 - 100 - 8) << 19));
+        assert_eq!(s.limits_changed(), LimitsChanged::Groups);
+        assert!(s.describe().contains("outer/inner of 128MiB: memory.events"), "{}", s.describe());
+        fs::write(inner.join("memory.events"), "high 0\nmax 6\n").unwrap();
+        group(&inner, "117440512", 112, 5);
+        let (reading, cause) = s.read(3 * S);
+        assert!(reading.group_stalled && cause.0.contains("outer/inner is short of memory"), "{cause:?}");
+        assert_eq!((s.limits_changed(), s.limits_changed()), (LimitsChanged::Sizes, LimitsChanged::No));
+        group(&inner, "max", 112, 5);
+        assert_eq!((s.read(4 * S).0.guests_bytes, s.limits_changed()), (None, LimitsChanged::Groups));
+        assert!(!s.describe().contains("control group"));
     }
 
     /// On the machine that runs the tests: something is in use, and a wait ends when the wake descriptor is signalled.

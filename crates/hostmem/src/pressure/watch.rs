@@ -5,7 +5,7 @@
 
 use super::control::{Direction, PressureControl, Rules};
 use super::divide::Holding;
-use super::source::{Roots, Sources};
+use super::source::{LimitsChanged, Roots, Sources};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -208,6 +208,9 @@ impl Runner {
                 lock(&self.shared).view.source = text;
             }
             let room = self.look(sources.as_mut(), &mut said);
+            if let Some(sources) = &mut sources {
+                self.tell_of_limits(sources);
+            }
             let (allowed, had) = {
                 let mut s = lock(&self.shared);
                 (s.control.allowed_bytes(), std::mem::replace(&mut s.view.room_bytes, room))
@@ -229,6 +232,19 @@ impl Runner {
                 None => Sources::idle(self.wake_fd.as_fd()),
             }
             self.wake_fd.drain();
+        }
+    }
+
+    /// Limits of control groups can change at any time, and come and go: status then says so, and for those that come
+    /// and go the log.
+    fn tell_of_limits(&self, sources: &mut Sources) {
+        let changed = sources.limits_changed();
+        if changed != LimitsChanged::No {
+            let text = sources.describe();
+            if changed == LimitsChanged::Groups {
+                tracing::info!("memory pressure: {text}");
+            }
+            lock(&self.shared).view.source = text;
         }
     }
 

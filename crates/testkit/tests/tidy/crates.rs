@@ -21,7 +21,7 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("testkit", &["cache", "engine", "host"]),
     ("study", &["cache", "engine", "trace", "units"]),
     ("python", &["engine", "study", "trace", "units"]),
-    ("config", &["cache", "engine", "units"]),
+    ("config", &["cache", "engine", "host", "units"]),
     ("backend", &["cache", "config", "host", "units"]),
     ("api", &["cache", "config", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),

@@ -141,7 +141,7 @@ pub fn run_trace(
         jobs: args.jobs.map(usize::from),
         warm_up: args.warm_up,
         limit: args.limit,
-        memory_bytes: Some(Machine::here().memory_bytes),
+        memory_bytes: Some(Machine::here().usable_bytes()),
     };
     let (trace, progress) = open(path, args, sized)?;
     let mut meter = meter(format!("{} caches on {name}", cells.len()), total, progress);
@@ -184,5 +184,6 @@ pub fn check_requests(path: &Path, accesses: u64, broken: Option<&impl Display>)
 /// # Errors
 /// They are too large together.
 pub fn check_memory(blocks: impl Iterator<Item = u32>) -> Result<(), Failure> {
-    undercroft_study::sim::check_memory(blocks, Machine::here().memory_bytes).map_err(|e| Failure::Said(e.to_string()))
+    undercroft_study::sim::check_memory(blocks, Machine::here().usable_bytes())
+        .map_err(|e| Failure::Said(e.to_string()))
 }
