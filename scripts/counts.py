@@ -160,7 +160,7 @@ COUNTS = {
     "metadata-bytes": metadata_bytes,
     "content-bytes": content_bytes,
     "metadata-and-content-bytes": lambda: metadata_bytes() + content_bytes(),
-    "bench-cells": lambda: (ROOT / "bench/results/amd-epyc.md").read_text(encoding="utf-8").count("\n### "),
+    "bench-cells": lambda: (ROOT / "bench/results/latest.md").read_text(encoding="utf-8").count("\n### "),
     "saved-uniform-exclusive": lambda: saved("uniform", "exclusive"),
     "saved-uniform-inclusive": lambda: saved("uniform", "inclusive"),
     "saved-uniform-default": lambda: saved("uniform", "page cache, host's read-ahead"),
@@ -171,14 +171,12 @@ COUNTS = {
     "saved-zipf-default": lambda: saved("Zipf .99", "page cache, host's read-ahead"),
     "saved-zipf-linux": lambda: saved("Zipf .99", "page cache, 128 KiB read-ahead"),
     "saved-zipf-no-ahead": lambda: saved("Zipf .99", "page cache, no read-ahead"),
-    "wide-hits-64k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(64)),
-    "wide-hits-256k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(256)),
-    "hits-depth-8-amd": lambda: ratio("amd-epyc.md", VHOST, RANDOM.format(8)),
+    "wide-hits-64k": lambda: ratio("latest.md", VHOST, WIDE.format(64)),
+    "wide-hits-256k": lambda: ratio("latest.md", VHOST, WIDE.format(256)),
     "hits-depth-1": lambda: ratio("latest.md", VHOST, RANDOM.format(1)),
     "hits-depth-1-polling": lambda: ratio("latest.md", VHOST, RANDOM.format(1), "undercroft, polling 50us"),
     "hits-depth-8": lambda: ratio("latest.md", VHOST, RANDOM.format(8)),
     "hits-depth-32": lambda: ratio("latest.md", VHOST, RANDOM.format(32)),
-    "wide-hits-256k-older": lambda: ratio("latest.md", VHOST, WIDE.format(256)),
 }
 
 

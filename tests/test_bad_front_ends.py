@@ -355,8 +355,8 @@ def group():
 
 @pytest.fixture
 def own_program(scratch, monkeypatch):
-    """A copy of the program of which nothing is in the page cache: its pages are charged to whoever runs it first, as on
-    a host that has just booted. In a group that is full to the last they are taken and read again, all the time.
+    """A copy of the program of which nothing is in the page cache: its pages are charged to whoever runs it first, as
+    on a host that has just booted. In a group that is full to the last they are taken and read again, all the time.
 
     """
     program = Path(shutil.copy(built("undercroft"), scratch / "program"))

@@ -1,7 +1,7 @@
-"""Which memory limits of control groups the daemon finds: those of all groups that it is in, also when they change while it runs.
+"""Which memory limits of control groups the daemon finds: those of all groups that it is in, also when they change.
 
-In a full group there is nothing to reclaim but the store, so a limit that is not seen gets the daemon killed. Both versions of
-control groups; of version 2 `memory.high` too.
+In a full group there is nothing to reclaim but the store, so a limit that is not seen gets the daemon killed. Both
+versions of control groups; of version 2 `memory.high` too.
 """
 
 import sys
@@ -83,8 +83,10 @@ def test_the_limit_of_a_group_further_up_counts(groups, start):
 
 
 def test_a_limit_that_is_set_while_the_daemon_runs_counts(groups, start):
-    """A group without a limit is given one, as `systemctl set-property` does: it is named and kept. When it is taken away, the store
-    grows again."""
+    """A group without a limit is given one, as `systemctl set-property` does: it is named and kept. When it is taken away,
+    the store grows again.
+
+    """
     group = groups("later")
     daemon = start(group.wrap)
     assert "control group" not in daemon.status()["pressure"]["source"]
@@ -100,8 +102,10 @@ def test_a_limit_that_is_set_while_the_daemon_runs_counts(groups, start):
 
 @pytest.mark.parametrize("file", ["memory.high", "memory.max"] if version() == 2 else ["memory.limit_in_bytes"])
 def test_a_limit_counts_where_groups_cannot_be_written(groups, start, file):
-    """As below a systemd that protects control groups (`ProtectControlGroups`, as our unit has it): what is left of the limit is
-    read, and with version 2 stalls are counted."""
+    """As below a systemd that protects control groups (`ProtectControlGroups`, as our unit has it): what is left of the
+    limit is read, and with version 2 stalls are counted.
+
+    """
     group = groups("protected")
     group.limit(LIMIT, file)
     protect = f'mount -o remount,bind,ro "{group.memory.parent}" && exec "$@"'

@@ -58,7 +58,7 @@ def test_a_source_that_looks_otherwise_is_an_error():
     with pytest.raises(counts.Unknown, match="speak of minutes"):
         counts.minutes("crates/testkit/tests/planted.rs", r"ELSEWHERE: \[Bug; (\d+)\]")
     with pytest.raises(counts.Unknown, match="no row"):
-        counts.ratio("amd-epyc.md", "vhost-user-blk", "7 KiB random")
+        counts.ratio("latest.md", "vhost-user-blk", "7 KiB random")
 
 
 def test_the_constants_are_those_that_the_programs_have():

@@ -46,8 +46,10 @@ def _table(path):
 
 
 class Group:
-    """A control group with an optional memory limit in bytes, at the top or `inside` another one, which then has no processes of
-    its own."""
+    """A control group with an optional memory limit in bytes, at the top or `inside` another one, which then has no
+    processes of its own.
+
+    """
 
     def __init__(self, name, limit_bytes=None, inside=None):
         if os.geteuid() != 0:
@@ -106,7 +108,7 @@ class Group:
             self.limit(limit)
 
     def limit(self, limit_bytes, file="memory.max"):
-        """Another limit from now on, or none (`None`); of version 2 also that of `memory.high`, of which nobody is killed."""
+        """Another limit from now on, or none (`None`); of version 2 also `memory.high`, of which nobody is killed."""
         if self.v2:
             (self.memory / file).write_text("max" if limit_bytes is None else str(limit_bytes))
         else:

@@ -1,7 +1,7 @@
-"""Memory limits of control groups of version 2: the tests of what a limit does, in a guest whose kernel has that version alone.
+"""Memory limits of control groups of version 2: the tests of what a limit does, in a guest that has that version alone.
 
-The kernel has the memory controller in one version, and the guest's in version 2, whatever this machine has. What is tested there
-are this machine's programs, on control groups of the guest's kernel (decision 0091).
+The kernel has the memory controller in one version, and the guest's in version 2, whatever this machine has. What is
+tested there are this machine's programs, on control groups of the guest's kernel (decision 0091).
 """
 
 import pytest

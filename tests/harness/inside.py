@@ -1,7 +1,8 @@
-"""This repository's tests inside a guest: a disk image with Python, pytest, the tests and our programs, and the guest that runs them.
+"""This repository's tests inside a guest: a disk image with Python, pytest, the tests and our programs, and its guest.
 
-For what this machine cannot have, such as another version of control groups. Owns the image and the guest. Everything in the image
-is a copy of what this machine runs, at the same place, with the libraries that it loads. Invariant: what is skipped in there fails.
+For what this machine cannot have, such as another version of control groups. Owns the image and the guest. Everything
+in the image is a copy of what this machine runs, at the same place, with the libraries that it loads. Invariant: what
+is skipped in there fails.
 """
 
 import importlib.util
@@ -111,7 +112,7 @@ class Inside:
         self.guest.run(mounts)
 
     def test(self, what: str, seconds: float) -> None:
-        """Runs tests, all of a file or some of it, and prints what pytest says. Those that fail, or are skipped, fail here."""
+        """Runs tests, all of a file or some, and prints what pytest says. A failure or a skip is a failure here."""
         environment = {
             "PATH": "/usr/bin:/usr/sbin",
             "HOME": "/tmp",

@@ -16,8 +16,8 @@ use undercroft_cache::{Paused, Request};
 pub const QUANTUM_BYTES: i64 = 64 * 1024;
 /// What a request costs besides its bytes: about the time that copying so many takes.
 pub const REQUEST_BYTES: i64 = 2 * 1024;
-/// Quanta that a disk may have in a turn if no other disk has had work of late: with a neighbour that asks for something
-/// now and then, and sleeps between, it has one, since a worker hears of what sleeps between two turns.
+/// Quanta that a disk may have in a turn if no other disk has had work of late: with a neighbour that asks for
+/// something now and then, and sleeps between, it has one, since a worker hears of what sleeps between two turns.
 pub const ALONE_QUANTA: i64 = 4;
 /// Bytes of long replies that are sent at once where others may wait: some 10 to 30 us.
 pub const SEND_BYTES: usize = 32 * 1024;
@@ -180,7 +180,7 @@ impl<F: PortFaults> Flows<F> {
     }
 
     /// Whether no disk but this one has work.
-    pub fn is_alone(&self, disk: u32) -> bool {
+    fn is_alone(&self, disk: u32) -> bool {
         self.disks.len() <= usize::from(self.of.get(disk as usize).is_some_and(|flow| flow.listed))
     }
 

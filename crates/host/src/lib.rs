@@ -1,4 +1,5 @@
-//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files, epoll, control groups.
+//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files, epoll, control
+//! groups.
 //!
 //! Owns every `unsafe` block of the workspace. Never knows what a cache, a policy or a guest is.
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.

@@ -240,10 +240,8 @@ fn synthetic_traces_are_cut_joined_and_sampled() {
     assert_eq!(p.files(), before, "nothing was written");
     for pattern in ["uniform", "scan", "phased"] {
         let first = p.run(&["synth", pattern, "-", "-n", "1000", "--seed", "7"], 0, &[], &[]);
-        assert!(
-            first == p.run(&["synth", pattern, "-", "-n", "1000", "--seed", "7"], 0, &[], &[])
-                && first.lines().count() == 1001
-        );
+        assert_eq!(first, p.run(&["synth", pattern, "-", "-n", "1000", "--seed", "7"], 0, &[], &[]));
+        assert_eq!(first.lines().count(), 1001);
     }
     p.run(&["synth", "zipf", "x.csv", "--alpha", "-1"], 2, &[], &[]);
     p.run(&["synth", "mixed", "x.csv", "--mix", "lru=1"], 1, &[], &["zipf=70,loop=20,scan=10"]);

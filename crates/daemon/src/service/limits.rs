@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use undercroft_config::{DiskSpec, Machine, ServeSpec, resolve};
-    use undercroft_hostmem::pressure::held_above;
+    use undercroft_hostmem::pressure::{Holding, held_above};
 
     fn plan() -> ServePlan {
         let dir = tempfile::tempdir().unwrap();
@@ -171,7 +171,8 @@ mod tests {
             let plan = disk(share);
             let blocks = limit_blocks(&plan, total, floor, ceiling);
             prop_assert!(blocks <= capacity_blocks(&plan) || total >= ceiling);
-            let held = |cached: u64| vec![undercroft_hostmem::pressure::Holding { share_bytes: share, held_bytes: held_bytes(&plan, cached) }];
+            let held =
+                |cached: u64| vec![Holding { share_bytes: share, held_bytes: held_bytes(&plan, cached) }];
             if blocks > 0 {
                 prop_assert_eq!(held_above(&held(blocks.into()), total, floor, ceiling), 0, "too much is kept");
             }

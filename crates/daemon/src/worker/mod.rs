@@ -241,7 +241,7 @@ impl Worker {
     }
 
     /// Whether the disks had anything to do since this was asked last: if not, they hold what they held.
-    pub fn take_has_worked(&mut self) -> bool {
+    pub(crate) fn take_has_worked(&mut self) -> bool {
         std::mem::take(&mut self.has_worked)
     }
 

@@ -17,7 +17,6 @@ pub use room::GuestRoom;
 pub use source::{Roots, Sources};
 pub use watch::{Store, View, Watch};
 
-
 /// Of the machine's memory, what is to stay available unless the configuration says how much: a fiftieth.
 pub const AVAILABLE_PART_DEFAULT: u64 = 50;
 /// Of a control group's limit, what is to stay available unless the configuration says how much: a 64th.
@@ -27,6 +26,6 @@ pub const GROUP_PART_DEFAULT: u64 = 64;
 pub const GROUP_PART_KEPT: u64 = 32;
 /// Into the last part of a control group's limit nothing goes that is copied to guests whose memory is not allocated.
 pub const GROUP_PART_GUESTS: u64 = 128;
-/// But at least so many bytes are left by them, or a 16th of a small limit: in a group that is full to the last the kernel
-/// takes pages of our own program and reads them again, all the time, and nobody is served.
+/// But at least so many bytes are left by them, or a 16th of a small limit: in a group that is full to the last the
+/// kernel takes pages of our own program and reads them again, all the time, and nobody is served.
 pub const GROUP_GUESTS_KEPT: (u64, u64) = (8 << 20, 16);
