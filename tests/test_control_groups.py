@@ -83,8 +83,8 @@ def test_the_limit_of_a_group_further_up_counts(groups, start):
 
 
 def test_a_limit_that_is_set_while_the_daemon_runs_counts(groups, start):
-    """A group without a limit is given one, as `systemctl set-property` does: it is named and kept. When it is taken away,
-    the store grows again.
+    """A group without a limit is given one, as `systemctl set-property` does: it is named and kept. When it is taken
+    away, the store grows again.
 
     """
     group = groups("later")
