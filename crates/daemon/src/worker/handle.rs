@@ -94,7 +94,6 @@ impl WorkerHandle {
             busy_disks: Vec::new(),
             dirty: Dirty::default(),
             starved: false,
-            news_ns: 0,
             has_worked: true,
             leaving: false,
             epoll,
