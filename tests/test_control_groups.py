@@ -48,7 +48,7 @@ def start(serve, scratch):
     def start(wrap):
         image = images.raw(scratch / "a.raw", IMAGE, seed=1)
         disk = Disk("a", image, "raw", {"readahead": "0", "exclusive": '"off"'})
-        return serve([disk], memory=f"{STORE // MIB}MiB", store="share = false", wrap=wrap)
+        return serve([disk], memory=f"{STORE // MIB}MiB", store="deduplicate = false", wrap=wrap)
 
     return start
 
