@@ -28,6 +28,7 @@ def test_copies_to_guests_that_are_not_preallocated_stop_where_there_is_no_room(
     inside.test("test_bad_front_ends.py -k preallocated", SHORT_S)
 
 
+@pytest.mark.long
 def test_the_limit_with_the_least_left_counts(inside):
     """That of a group further up, and `memory.high`: the store stays below it, status names it."""
     inside.test("test_control_groups.py -k 'further_up or high'", SHORT_S)
