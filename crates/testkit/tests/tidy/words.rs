@@ -9,11 +9,28 @@ use super::{files, none, root};
 fn given_up() -> Vec<(String, String)> {
     let text = std::fs::read_to_string(root().join("docs/glossary.md")).unwrap();
     let (_, table) = text.split_once("## Words that were given up").expect("the glossary lists them");
-    let rows = table.lines().map(|l| l.split('|').map(str::trim).collect::<Vec<_>>());
-    let rows = rows.filter(|r| r.len() == 4 && r[1] != "word" && !r[1].starts_with('-'));
-    let words: Vec<_> = rows.map(|r| (r[1].to_string(), r[2].to_string())).collect();
+    let words = pairs(table);
     assert!(words.len() > 8, "the glossary's table of words has another form: {words:?}");
     words
+}
+
+/// The rows of a table of two columns.
+///
+/// # Panics
+/// If a row has another form: a word that is not read is not refused.
+fn pairs(table: &str) -> Vec<(String, String)> {
+    let rows = table.lines().filter(|l| l.starts_with('|')).skip(2);
+    let pair = |row: &str| match row.split('|').map(str::trim).collect::<Vec<_>>()[..] {
+        ["", word, say, ""] if !word.is_empty() && !say.is_empty() => (word.to_string(), say.to_string()),
+        _ => panic!("a row that is not a word and what to say: {row}"),
+    };
+    rows.map(pair).collect()
+}
+
+#[test]
+#[should_panic(expected = "a row that is not a word and what to say: | bell | visit | what a worker does |")]
+fn a_row_of_another_form_is_seen() {
+    pairs("\n| word | say |\n|---|---|\n| crew | thread pool |\n| bell | visit | what a worker does |\n");
 }
 
 /// Names that say nothing about what a module holds.
