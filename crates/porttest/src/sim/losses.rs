@@ -127,8 +127,9 @@ impl World {
                 }
                 Some(Ok(()))
             }
-            (Told::Perhaps(_), false) => {
-                if !excused {
+            (Told::Perhaps(since), false) => {
+                // As above: what was under way at the loss may tell of an earlier one.
+                if !excused && work.start > since {
                     (slot.told, slot.told_at) = (Told::Yes, now);
                 }
                 Some(Ok(()))

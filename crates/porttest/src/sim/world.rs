@@ -386,7 +386,13 @@ impl World {
                 self.large_sends = !self.large_sends;
                 let most = if self.large_sends { LONE_SEND_BYTES } else { SEND_BYTES };
                 let port = self.ports[p].port();
-                let result = living(|| port.flush(most));
+                let mut more = false;
+                let result = living(|| {
+                    port.flush(most);
+                    more = port.has_more_to_send();
+                });
+                // As with a worker, what one call did not send goes out later, whether its port sleeps or not.
+                self.ports[p].dirty |= more;
                 self.lived(result);
             }
         }
