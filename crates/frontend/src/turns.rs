@@ -16,10 +16,11 @@ use undercroft_cache::{Paused, Request};
 pub const QUANTUM_BYTES: i64 = 64 * 1024;
 /// What a request costs besides its bytes: about the time that copying so many takes.
 pub const REQUEST_BYTES: i64 = 2 * 1024;
-/// Quanta that a disk may have in a turn if no other disk has work: only disks that sleep could be kept waiting.
+/// Quanta that a disk may have in a turn if no other disk has had work of late: with a neighbour that asks for
+/// something now and then, and sleeps between, it has one, since a worker hears of what sleeps between two turns.
 pub const ALONE_QUANTA: i64 = 4;
-/// Bytes of long replies that are sent at once where others may wait: some 20 us.
-pub const SEND_BYTES: usize = 64 * 1024;
+/// Bytes of long replies that are sent at once where others may wait: some 10 to 30 us.
+pub const SEND_BYTES: usize = 32 * 1024;
 /// The same for a disk that has had the worker for itself: fewer calls.
 pub const LONE_SEND_BYTES: usize = 256 * 1024;
 /// With more disks than this that want little, they are looked at once in a turn.
@@ -179,7 +180,7 @@ impl<F: PortFaults> Flows<F> {
     }
 
     /// Whether no disk but this one has work.
-    pub fn is_alone(&self, disk: u32) -> bool {
+    fn is_alone(&self, disk: u32) -> bool {
         self.disks.len() <= usize::from(self.of.get(disk as usize).is_some_and(|flow| flow.listed))
     }
 
@@ -228,7 +229,7 @@ impl<F: PortFaults> Flows<F> {
 
     /// Something was done for a disk between two turns; its next visit has so much less, or does not take place.
     pub fn charge(&mut self, disk: u32, cost: i64) {
-        let most = if self.is_alone(disk) { ALONE_QUANTA * QUANTUM_BYTES } else { QUANTUM_BYTES };
+        let most = if self.is_alone(disk) && self.is_lone(disk) { ALONE_QUANTA * QUANTUM_BYTES } else { QUANTUM_BYTES };
         if let Some(flow) = self.of.get_mut(disk as usize) {
             // What it had while it asked for nothing kept nobody waiting.
             flow.debt = (flow.debt + cost).min(flow.debt.max(most));
@@ -239,7 +240,8 @@ impl<F: PortFaults> Flows<F> {
     pub fn begin(&self) -> Turn {
         let light = self.disks.light.len();
         let heavy = grants(light).min(self.disks.heavy.len());
-        let quanta = if self.disks.len() == 1 { ALONE_QUANTA } else { 1 };
+        let only = self.disks.light.front().or(self.disks.heavy.front()).filter(|_| self.disks.len() == 1);
+        let quanta = if only.is_some_and(|&disk| self.is_lone(disk)) { ALONE_QUANTA } else { 1 };
         Turn { light, heavy, quanta, now: None }
     }
 

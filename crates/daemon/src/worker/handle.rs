@@ -94,6 +94,7 @@ impl WorkerHandle {
             busy_disks: Vec::new(),
             dirty: Dirty::default(),
             starved: false,
+            news_ns: 0,
             has_worked: true,
             leaving: false,
             epoll,

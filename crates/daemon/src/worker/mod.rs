@@ -97,6 +97,8 @@ pub struct Worker {
     dirty: Dirty,
     /// Whether a port waits for its disk to have room.
     starved: bool,
+    /// When a busy worker looks for what has woken next.
+    news_ns: u64,
     /// Whether there was something to do since that was asked last.
     has_worked: bool,
     /// Whether a port or a disk may wait to be removed.

@@ -36,13 +36,14 @@ pub(super) fn token(kind: u8, id: u32, sub: u16) -> u64 {
 impl Worker {
     /// Runs until [`Worker::stop`] was called and the last disk is gone.
     pub(super) fn run(mut self) {
-        let mut news_ns = 0;
         let mut idle_since_ns = None;
         let mut slept = false;
         loop {
             self.now_ns = now_ns();
             let mut busy = self.reap();
-            self.send_large();
+            if self.send_large() {
+                self.hear_of_sleepers();
+            }
             busy |= self.serve();
             self.finish_turn();
             if self.flows.is_crowded() {
@@ -82,17 +83,21 @@ impl Worker {
                     self.polling.learn(self.now_ns.saturating_sub(since));
                 }
                 (idle_since_ns, slept) = (None, false);
-                if self.now_ns >= news_ns {
+                if self.flows.is_crowded() {
+                    // The turn was a long one, and what sleeps may have waited since it began.
+                    self.now_ns = now_ns();
+                }
+                if self.now_ns >= self.news_ns {
                     self.sleep(0);
-                    news_ns = self.now_ns + NEWS_NS;
+                    self.news_ns = self.now_ns + NEWS_NS;
                 }
                 continue;
             }
             let since = *idle_since_ns.get_or_insert(self.now_ns);
             if self.now_ns - since < self.polling.window_ns() {
-                if self.now_ns >= news_ns {
+                if self.now_ns >= self.news_ns {
                     self.sleep(0);
-                    news_ns = self.now_ns + NEWS_NS;
+                    self.news_ns = self.now_ns + NEWS_NS;
                 }
                 std::hint::spin_loop();
                 continue;
@@ -104,7 +109,7 @@ impl Worker {
             let quiet = self.busy_disks.is_empty() && !self.leaving;
             self.sleep(if quiet { QUIET_NS } else { self.tick_ns.saturating_sub(self.now_ns) });
             slept = true;
-            news_ns = self.now_ns + NEWS_NS;
+            self.news_ns = self.now_ns + NEWS_NS;
         }
     }
 
@@ -221,8 +226,10 @@ impl Worker {
 
     /// Sends replies with much data, port by port, until the turn has sent [`QUANTUM_BYTES`], or more for a disk that
     /// is alone. Their disks are charged, so that a turn which sends for a disk copies the less for it.
-    pub(super) fn send_large(&mut self) {
-        let mut had = 0;
+    ///
+    /// Whether it sent while another disk may want something.
+    pub(super) fn send_large(&mut self) -> bool {
+        let (mut had, mut beside) = (0, false);
         while let Some(id) = self.dirty.sending.pop_front() {
             let Some(s) = self.ports.get_mut(id as usize).and_then(Option::as_mut).filter(|s| s.sends) else {
                 continue;
@@ -233,15 +240,26 @@ impl Worker {
             let (disk, cost) = (s.disk.0, REQUEST_BYTES + sent as i64);
             self.flows.charge(disk, cost);
             had += cost;
+            beside |= !self.flows.is_lone(disk);
             s.sends = s.port.has_more_to_send();
             if s.sends {
                 self.dirty.sending.push_back(id);
             }
             self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
             self.glance_beside(disk);
-            if had >= if self.flows.is_alone(disk) { LONE_SEND_BYTES as i64 } else { QUANTUM_BYTES } {
+            if had >= if self.flows.is_lone(disk) { LONE_SEND_BYTES as i64 } else { QUANTUM_BYTES } {
                 break;
             }
+        }
+        beside
+    }
+
+    /// Looks, if some time has passed since, whether what sleeps wants something.
+    pub(super) fn hear_of_sleepers(&mut self) {
+        self.now_ns = now_ns();
+        if self.now_ns >= self.news_ns {
+            self.sleep(0);
+            self.news_ns = self.now_ns + NEWS_NS;
         }
     }
 

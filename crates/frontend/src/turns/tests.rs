@@ -125,6 +125,29 @@ fn a_disk_is_lone_once_others_have_been_silent_for_a_period() {
 }
 
 #[test]
+fn a_disk_beside_one_that_sleeps_a_moment_has_one_quantum() {
+    let mut flows: Flows = Flows::default();
+    let had = |flows: &mut Flows| {
+        let (mut turn, mut most) = (flows.begin(), 0);
+        while let Some((port, left)) = flows.next(&mut turn) {
+            most = most.max(left);
+            flows.done(&mut turn, port, Visit { cost: left, more: port == 0, stays: port == 0 });
+        }
+        most
+    };
+    flows.add(0, 0);
+    assert_eq!(had(&mut flows), ALONE_QUANTA * QUANTUM_BYTES);
+    flows.add(1, 1);
+    assert_eq!(had(&mut flows), QUANTUM_BYTES);
+    assert!(flows.is_alone(0), "the neighbour sleeps");
+    for _ in 0..2 {
+        assert_eq!(had(&mut flows), QUANTUM_BYTES, "it would wait for more than one if it woke now");
+        flows.tick();
+    }
+    assert_eq!(had(&mut flows), ALONE_QUANTA * QUANTUM_BYTES, "nobody is expected");
+}
+
+#[test]
 fn a_port_that_goes_leaves_nothing_behind() {
     let mut flows: Flows = Flows::default();
     for port in 0..8 {
