@@ -3,6 +3,7 @@ words and picture."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from demo import demo  # noqa: E402
 from exclusive import run as lab  # noqa: E402
 from exclusive import arms, cells, derive, loads, measure, plots, report, store, times  # noqa: E402
 from rig import guest as guests  # noqa: E402
-from rig import machine, readahead, serving, slowdisk  # noqa: E402
+from rig import machine, programs, readahead, serving, slowdisk  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 from test_lab import exclusive_record, facts, record, results  # noqa: E402
 
@@ -262,6 +263,7 @@ def test_speed_is_compared_run_by_run():
         derive.figures(record("old", 60))["emulator_us_per_op"] is None
         and derive.others_cores(record("old", 60)) is None
     )
+    assert measure.major_faults("7 (a b) S 1 2 3 4 5 6 70 0 12 0 5 6") == 12
     assert measure.busy_seconds("cpu  100 50 50 1000 70 0 20 30 0 0\ncpu0 1") == 250 / measure.TICK
 
 
@@ -357,6 +359,29 @@ def test_what_was_not_run_is_said_and_the_rest_is_shown(tmp_path, monkeypatch):
     drawn = (tmp_path / "demo.svg").read_text()
     assert (tmp_path / "demo.png").stat().st_size > 1000 and drawn
     assert not any("busy" in line for line in said)
+
+
+def test_programs_are_in_the_page_cache_before_a_control_group_reads_them(scratch):
+    """What a group reads first is charged to it, and dropped when the disks' pages need the room: a storage daemon read
+    2 MiB of itself for one page fault, which counted as read from its disk."""
+    copy = scratch / "program"
+    shutil.copy(sys.executable, copy)
+    assert programs.files(copy)[0] == copy and any("libc.so" in str(p) for p in programs.files(copy))
+    with open(copy, "rb+") as f:
+        os.fsync(f.fileno())
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert sum(readahead.resident(f.fileno())) == 0
+        assert programs.read(copy) > copy.stat().st_size
+        assert set(readahead.resident(f.fileno())) == {1}
+    assert programs.files(scratch / "absent") == []
+
+
+def test_page_faults_that_read_the_program_are_said():
+    again, alone = timed("page cache", 10), timed("O_DIRECT", 10)
+    again["measured"]["major_faults"], alone["measured"]["major_faults"] = 2, 0
+    cells = {"a": facts(n=0.5) | {"arms": {"default": again, "direct": alone}}}
+    assert list(derive.program_reads(cells)) == [("a", "page cache", 2)]
+    assert any("2 page faults read its own program" in line for line in report.checks(cells))
 
 
 def test_speeds_of_a_busy_machine_are_called_so(tmp_path):

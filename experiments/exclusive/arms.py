@@ -11,7 +11,7 @@ import stat
 import threading
 from pathlib import Path
 
-from rig import cgroup, guest as guests, process, readahead, serving
+from rig import cgroup, guest as guests, process, programs, readahead, serving
 
 from . import perfect
 
@@ -115,6 +115,7 @@ class StorageDaemon(DiskReads):
                     "IOLOG_IMAGE": str(disk),
                     "IOLOG_FILE": str(iolog.path),
                 }
+            programs.read(argv[0])
             self.process = process.start(
                 self.group.wrap([str(a) for a in argv]), log, cwd=self.run_dir, env=environment
             )

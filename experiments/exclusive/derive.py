@@ -159,6 +159,15 @@ def busy(cells):
                 yield name, record["title"], cores
 
 
+def program_reads(cells):
+    """Arms whose own program was read from the disk again while they were measured, which the kernel counts as read by
+    them: (cell, title, page faults)."""
+    for name, cell in cells.items():
+        for record in measured_arms(cell).values():
+            if faults := record["measured"].get("major_faults"):
+                yield name, record["title"], faults
+
+
 def faster(record, base):
     """(median, smallest, largest) of how many times the operations a second of `base` an arm's are, run by run: those
     of one turn are beside each other in time. None where there is nothing to divide by."""

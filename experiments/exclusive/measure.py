@@ -73,6 +73,11 @@ def cpu(pids):
     return {"seconds": total, "threads": threads}
 
 
+def major_faults(stat):
+    """Page faults that read from a disk, in a line of /proc/PID/stat (proc(5): field 12)."""
+    return int(stat.rsplit(")", 1)[1].split()[9])
+
+
 def busy_seconds(stat=None):
     """CPU seconds that this machine's processors have worked so far, for whomever (proc(5), /proc/stat)."""
     fields = [int(n) for n in (stat or Path("/proc/stat").read_text()).splitlines()[0].split()[1:9]]

@@ -489,6 +489,11 @@ def checks(cells):
         f"- {name}, {title}: the machine was busy with other work ({cores:.1f} of its cores): times of it say little."
         for name, title, cores in derive.busy(cells)
     ]
+    lines += [
+        f"- {name}, {title}: {faults} page faults read its own program from the disk, up to the disk's read-ahead each;"
+        " that is in its bytes."
+        for name, title, faults in derive.program_reads(cells)
+    ]
     apart = []
     for name, cell in cells.items():
         record, computed = cell["arms"].get("undercroft-lru"), derive.computed_lru(cell)

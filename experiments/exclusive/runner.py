@@ -7,6 +7,7 @@ page cache, and everything that was started has ended when `run` returns or rais
 
 import contextlib
 import time
+from pathlib import Path
 
 from rig import machine, readahead, slowdisk
 from rig.fleet import Fleet
@@ -62,6 +63,9 @@ class Run(Fleet):
             "group": measure.group_stat(self.arm.group.memory),
             "reclaim": self.trace.counted() if self.trace else None,
             "cpu": measure.cpu(self.arm.pids()),
+            "major_faults": sum(
+                measure.major_faults(Path(f"/proc/{pid}/stat").read_text()) for pid in self.arm.pids()
+            ),
             "emulator_seconds": sum(measure.cpu([guest.qemu.pid])["seconds"] for guest in self.guests),
             "disk": [disk.counts() for disk in self.arm.slow_disks],
             "disk_cpu_seconds": measure.cpu([pid for disk in self.arm.slow_disks for pid in disk.pids])["seconds"],

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import cgroup, process
+from . import cgroup, process, programs
 from .guest import ROOT
 
 MIB = 1 << 20
@@ -117,6 +117,7 @@ class Serving:
         self.group = cgroup.Group(name, self.memory_bytes)
 
     def _launch(self, argv, log):
+        programs.read(argv[0])
         argv = self.group.wrap([str(a) for a in argv]) if self.group else argv
         self.process = process.start(argv, log, cwd=self.run_dir)
         self.started = [(self.process, log)]
