@@ -49,7 +49,7 @@ test: ## Prove it right: layout, lints, unit and property tests, simulation, wha
 	@scripts/test.sh
 
 test-long: ## The same at length, about an hour and a half: more seeds, long golden runs, 500 kill -9, 5 min of fuzzing a target
-	@scripts/setup.sh build test kernel
+	@scripts/setup.sh build test kernel long
 	@scripts/test.sh --long
 
 demo: ## What host memory saves beside a real guest, and its speed: page cache, inclusive and exclusive Undercroft, at equal memory (4 min)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, kernel, bench, bench-sim, bench-caffeine).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, kernel, long, bench, bench-sim, bench-caffeine).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -45,6 +45,7 @@ test             python3-libnbd       NBD clients in the tests that do odd thing
 test,bench,demo,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
 test             openssl              makes certificates for the tests of TLS
 test             libvirt-clients      virt-xml-validate: checks the XML that is printed for libvirt (8 MB with what it needs)
+long             libvirt-daemon-system  libvirtd, which starts a guest on a disk of ours
 test             libxml2-utils        xmllint, with which virt-xml-validate checks
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
@@ -72,9 +73,9 @@ LIST
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | python | demo | kernel | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
+        build | test | python | demo | kernel | long | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, python, demo, kernel, bench, bench-sim and bench-caffeine" ;;
+        *) stop "there is no group '$group': choose from build, test, python, demo, kernel, long, bench, bench-sim and bench-caffeine" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }

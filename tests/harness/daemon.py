@@ -49,11 +49,12 @@ class Daemon:
         workers: int = 2,
         store: str = "",
         extra: str = "",
+        keys: str = "",
         wrap=list,
     ):
-        """`store` is added to [store], `extra` to the file; `wrap` puts a command that starts the daemon's around
-        it."""
-        self.store, self.extra, self.wrap = store, extra, wrap
+        """`store` is added to [store], `keys` to [daemon], `extra` to the file; `wrap` puts a command that starts the
+        daemon's around it."""
+        self.store, self.extra, self.keys, self.wrap = store, extra, keys, wrap
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
         self.memory, self.poll, self.workers = memory, poll, workers
@@ -75,6 +76,7 @@ control = "{self.control}"
 runtime_dir = "{self.directory}"
 poll = "{self.poll}"
 workers = {self.workers}
+{self.keys}
 [nbd]
 unix = "{self.nbd_socket}"
 tcp = "127.0.0.1:0"

@@ -107,3 +107,20 @@ fn a_read_that_fails_unheard_tells_of_no_loss() {
         panic!("{what}");
     }
 }
+
+/// A fault of the judge: two losses, and a flush begun between them failed for the first, which its guest saw after the
+/// second. The judge took it as telling of both, so that the flush which told of the second seemed to fail for nothing.
+#[test]
+fn a_flush_tells_of_no_loss_after_it_began() {
+    if let Err(what) = run(Plan { seed: 60, steps: STEPS, bug: None, lossy: false }) {
+        panic!("{what}");
+    }
+}
+
+/// A fault of the rig: one call to send leaves the rest of a long reply, and nothing called again while its port slept.
+#[test]
+fn long_replies_go_out_whole_at_rest() {
+    if let Err(what) = run(Plan { seed: 72, steps: STEPS, bug: None, lossy: false }) {
+        panic!("{what}");
+    }
+}
