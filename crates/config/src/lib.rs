@@ -55,7 +55,7 @@ pub use pools::Pools;
 pub use pressure::PressurePlan;
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};
-pub use shares::{Layout, UNIT_BYTES};
+pub use shares::{Layout, Misfit, UNIT_BYTES};
 pub use spec::{DiskSpec, ScanSpec, ServeSpec};
 pub use stores::StoreChoice;
 pub use written::{Written, WrittenError};

@@ -22,7 +22,7 @@ impl Service {
         versions.observe(&plan);
         let mut manager = self.shares.lock();
         // What is set is shown at once, also before it is acted upon.
-        let _ = manager.layout.follow(&plan);
+        let _ = manager.follow(&plan);
         let layout = &manager.layout;
         let tree = layout.tree();
         let settings = tree.divide(|_| BLOCKS_MAX);

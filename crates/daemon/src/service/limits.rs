@@ -6,7 +6,6 @@
 
 use super::pools::Together;
 use super::{Service, capacity_blocks};
-use crate::worker::Worker;
 use std::sync::Arc;
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_host::FRAME_BYTES;
@@ -86,13 +85,13 @@ impl Service {
 
     fn limit(&self, only_news: bool) {
         let mut told = self.limits.lock();
-        let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
-        let stays = told.stays(&plan, disks.len(), &view) && only_news;
-        let sleeps = |n: usize| self.workers[n].call(|w: &mut Worker| !w.take_has_worked()).unwrap_or(false);
-        let asleep: Vec<bool> = (0..self.workers.len()).map(|n| stays && sleeps(n)).collect();
+        let (plan, view) = (self.plan(), self.watch.view());
+        let stays = told.stays(&plan, super::read(&self.disks).len(), &view) && only_news;
+        let asleep: Vec<bool> = self.workers.iter().map(|w| stays && !w.take_has_worked()).collect();
         if asleep.iter().all(|&sleeps| sleeps) {
             return;
         }
+        let disks = self.disks();
         let together = Together::new(&plan, &disks);
         let room = told.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
         let by_name = plan.by_name();

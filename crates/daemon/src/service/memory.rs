@@ -98,7 +98,7 @@ impl Service {
     }
 
     fn frames_bytes(&self) -> u64 {
-        let of = |w: &Arc<WorkerHandle>| w.call(|w| w.core().frames_bytes()).unwrap_or(0);
+        let of = |w: &Arc<WorkerHandle>| w.frames_bytes().unwrap_or(0);
         self.workers.iter().map(of).sum()
     }
 

@@ -10,7 +10,7 @@ use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -65,11 +65,42 @@ pub enum Gone {
 /// Frames that a worker gives back between two turns: what keeps its guests waiting for some 50 us.
 const GIVE_BACK_FRAMES: usize = 256;
 
+/// In place of a number of bytes: only the worker knows.
+const AWAKE: u64 = u64::MAX;
+
+/// What others may know of a worker without waking it.
+pub(super) struct Seen {
+    /// Whether its disks had anything to do since that was asked last.
+    has_worked: AtomicBool,
+    /// What its store has of the kernel while it sleeps, or [`AWAKE`].
+    frames_bytes: AtomicU64,
+}
+
+impl Seen {
+    /// The worker has had something to do. Only written where it changes: another thread reads it.
+    pub(super) fn work(&self) {
+        if !self.has_worked.load(Ordering::Relaxed) {
+            self.has_worked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The worker goes to sleep, and nothing changes its store until it says [`Self::wake`].
+    pub(super) fn sleep(&self, frames_bytes: u64) {
+        self.frames_bytes.store(frames_bytes, Ordering::Relaxed);
+    }
+
+    /// It is awake.
+    pub(super) fn wake(&self) {
+        self.frames_bytes.store(AWAKE, Ordering::Relaxed);
+    }
+}
+
 /// A running worker, for other threads.
 pub struct WorkerHandle {
     wake_fd: Arc<EventFd>,
     unread_ns: Arc<AtomicU64>,
     commands: Sender<Command>,
+    seen: Arc<Seen>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -82,6 +113,7 @@ impl WorkerHandle {
         let wake_fd = Arc::new(EventFd::new()?);
         let (tx, rx) = channel();
         let unread_ns = Arc::new(AtomicU64::new(0));
+        let seen = Arc::new(Seen { has_worked: AtomicBool::new(true), frames_bytes: AtomicU64::new(AWAKE) });
         let epoll = Epoll::new()?;
         epoll.add(wake_fd.as_fd(), turn::token(turn::MAILBOX, 0, 0), Interest::Read, Trigger::Level)?;
         let mut polling = Polling::default();
@@ -95,7 +127,7 @@ impl WorkerHandle {
             dirty: Dirty::default(),
             starved: false,
             news_ns: 0,
-            has_worked: true,
+            seen: seen.clone(),
             leaving: false,
             epoll,
             mailbox: Mailbox { wake_fd: wake_fd.clone(), unread_ns: unread_ns.clone(), commands: rx },
@@ -124,7 +156,24 @@ impl WorkerHandle {
                 std::process::abort();
             }
         })?;
-        Ok(Arc::new(Self { wake_fd, unread_ns, commands: tx, thread: std::sync::Mutex::new(Some(thread)) }))
+        Ok(Arc::new(Self { wake_fd, unread_ns, commands: tx, seen, thread: std::sync::Mutex::new(Some(thread)) }))
+    }
+
+    /// Whether the worker's disks had anything to do since this was asked last: if not, they hold what they held. The
+    /// worker is not woken for that.
+    pub(crate) fn take_has_worked(&self) -> bool {
+        self.seen.has_worked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Bytes of frames that its store has of the kernel. A worker that sleeps is not woken for that.
+    ///
+    /// # Errors
+    /// If the worker does not answer.
+    pub(crate) fn frames_bytes(&self) -> Result<u64, Gone> {
+        match self.seen.frames_bytes.load(Ordering::Relaxed) {
+            AWAKE => self.call(|w| w.core().frames_bytes()),
+            bytes => Ok(bytes),
+        }
     }
 
     /// Sends `f` to run between two turns.

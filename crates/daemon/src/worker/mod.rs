@@ -29,10 +29,11 @@ pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
-use handle::Mailbox;
+use handle::{Mailbox, Seen};
 use polling::Polling;
 use ports::PortSlot;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use undercroft_backend::Backend;
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, Request, limits};
@@ -99,8 +100,8 @@ pub struct Worker {
     starved: bool,
     /// When a busy worker looks for what has woken next.
     news_ns: u64,
-    /// Whether there was something to do since that was asked last.
-    has_worked: bool,
+    /// What others may know of it without waking it.
+    seen: Arc<Seen>,
     /// Whether a port or a disk may wait to be removed.
     leaving: bool,
     epoll: Epoll,
@@ -238,11 +239,6 @@ impl Worker {
     /// The core, for commands that change or read it.
     pub fn core(&mut self) -> &mut Core {
         &mut self.core
-    }
-
-    /// Whether the disks had anything to do since this was asked last: if not, they hold what they held.
-    pub(crate) fn take_has_worked(&mut self) -> bool {
-        std::mem::take(&mut self.has_worked)
     }
 
     /// The reads of a disk since this was asked last, or since it was added.

@@ -78,7 +78,7 @@ impl Worker {
                 }
             }
             if busy {
-                self.has_worked = true;
+                self.seen.work();
                 if let (Some(since), true) = (idle_since_ns, slept) {
                     self.polling.learn(self.now_ns.saturating_sub(since));
                 }
@@ -287,6 +287,9 @@ impl Worker {
     fn sleep(&mut self, timeout_ns: u64) {
         let mut tokens = [0u64; limits::BATCH];
         let mut n = 0;
+        if timeout_ns > 0 {
+            self.seen.sleep(self.core.frames_bytes());
+        }
         match self.epoll.wait(Some(timeout_ns)) {
             Ok(ready) => {
                 for (r, t) in ready.zip(&mut tokens) {
@@ -298,6 +301,7 @@ impl Worker {
             Err(e) => panic!("epoll_wait failed: {e}"),
         }
         if timeout_ns > 0 {
+            self.seen.wake();
             self.now_ns = now_ns();
         }
         for &token in &tokens[..n] {
