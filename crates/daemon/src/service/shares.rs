@@ -10,123 +10,26 @@ use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
 use crate::latency::Histogram;
 use crate::worker::{ReadsBetween, Worker};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_cache::{AddDiskError, Core, DiskId, SetPartsError};
 use undercroft_config::plan::DiskPlan;
-use undercroft_config::{GoalPlan, Layout, Misfit, ServePlan, UNIT_BYTES};
-use undercroft_engine::control::{Activity, Governor, Leaf, Mover, Position};
+use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
+use undercroft_engine::control::{Activity, Leaf, Mover, Position};
 use undercroft_engine::ranges::REST;
 use undercroft_engine::{Curve, PartId, Telemetry};
+
+mod manager;
+pub(super) use manager::{Measured, ShareManager};
 
 /// Pause between two steps of a move.
 const STEP: Duration = Duration::from_millis(250);
 /// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of
 /// others.
 const HURRIED: Duration = Duration::from_secs(1);
-/// What a disk can keep whatever the controllers decide.
-const FEW_BYTES: u64 = 1 << 20;
 /// Part of the store by which a share may change in one step.
 const STEP_PART: u64 = 32;
-
-/// What is known of a disk from its last interval.
-#[derive(Clone, Debug)]
-pub(super) struct Measured {
-    pub(super) seen: Activity,
-    /// Misses by units of its share.
-    pub(super) curve: Curve,
-    pub(super) held_units: u64,
-    /// What it has whatever it keeps: for operations under way.
-    pub(super) fixed_units: u64,
-    pub(super) working_set_bytes: u64,
-    /// Whether the curve is that of its policy, or LRU's.
-    pub(super) of_policy: bool,
-}
-
-impl Measured {
-    /// The size below which its share is never lent: memory for its operations, and a few blocks.
-    fn least_units(&self) -> u64 {
-        if self.fixed_units > 0 { self.fixed_units + FEW_BYTES / UNIT_BYTES } else { 0 }
-    }
-}
-
-/// See the head of the file.
-#[derive(Default)]
-pub(super) struct ShareManager {
-    pub(super) layout: Layout,
-    /// The plan that `layout` is of, and the floors that were raised in it since.
-    followed: Option<(Arc<ServePlan>, BTreeMap<String, u64>)>,
-    pub(super) governor: Governor,
-    /// What each disk is to have, by name, in units.
-    pub(super) targets: BTreeMap<String, u64>,
-    pub(super) measured: HashMap<String, Measured>,
-    /// When the last interval ended.
-    pub(super) since: Option<Instant>,
-    /// Whether settings have changed since.
-    pub(super) hurried: bool,
-    /// Whether shares are on their way.
-    pub(super) moving: bool,
-    /// What stands in the way of dividing, once said.
-    pub(super) problem: Option<String>,
-    pub(super) intervals: u64,
-    /// When each of the last ones ended, the youngest at the end.
-    ended: VecDeque<Instant>,
-}
-
-/// Ends of intervals that are kept: as many as there are events at most.
-const ENDS_MAX: usize = 4096;
-
-impl ShareManager {
-    /// Makes the tree that of `plan`, with floors as they are set. Nothing is done where it is that already.
-    ///
-    /// # Errors
-    /// What does not fit together.
-    pub(super) fn follow(&mut self, plan: &Arc<ServePlan>) -> Result<(), Misfit> {
-        if self.followed.as_ref().is_some_and(|(of, raised)| Arc::ptr_eq(of, plan) && raised.is_empty()) {
-            return Ok(());
-        }
-        self.followed = None;
-        self.layout.follow(plan)?;
-        self.followed = Some((plan.clone(), BTreeMap::new()));
-        Ok(())
-    }
-
-    /// Whether the tree is that of `plan`, whatever floors were raised.
-    fn is_of(&self, plan: &Arc<ServePlan>) -> bool {
-        self.followed.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, plan))
-    }
-
-    /// Lets every disk keep what it has whatever it keeps, in the tree of `plan`. Nothing is done where that is as it
-    /// was.
-    fn raise_floors(&mut self, plan: &Arc<ServePlan>) {
-        let least = self.measured.iter().map(|(name, m)| (name.clone(), m.least_units())).filter(|l| l.1 > 0);
-        let least: BTreeMap<_, _> = least.collect();
-        let stays = self.followed.as_ref().is_some_and(|(of, raised)| Arc::ptr_eq(of, plan) && *raised == least);
-        if stays || self.follow(plan).is_err() {
-            return;
-        }
-        for (name, &units) in &least {
-            self.layout.raise_floor(name, units);
-        }
-        self.followed = Some((plan.clone(), least));
-    }
-
-    fn interval_ended(&mut self) {
-        self.intervals += 1;
-        if self.ended.len() == ENDS_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(Instant::now());
-    }
-
-    /// How long ago the interval of this number (the first is 0) ended, if that is still known.
-    pub(super) fn decided_ago(&self, interval: u64) -> Option<Duration> {
-        let back = self.intervals.checked_sub(interval + 1)?;
-        let at = self.ended.len().checked_sub(usize::try_from(back).ok()? + 1)?;
-        self.ended.get(at).map(Instant::elapsed)
-    }
-}
 
 /// What a worker says of a disk, or of a container's part of one, at the end of an interval.
 struct Answer {

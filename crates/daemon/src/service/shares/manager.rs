@@ -1,0 +1,180 @@
+//! What is known of shares between two intervals: the tree, what disks did, and where shares go.
+//!
+//! Owns the tree's being that of the plan. Never asks a worker, never moves anything: `shares` does. Invariant: while
+//! `followed` names a plan, the tree is that of it, with those floors raised.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use undercroft_config::{Layout, Misfit, ServePlan, UNIT_BYTES};
+use undercroft_engine::Curve;
+use undercroft_engine::control::{Activity, Governor};
+
+/// What a disk can keep whatever the controllers decide.
+const FEW_BYTES: u64 = 1 << 20;
+
+/// What is known of a disk from its last interval.
+#[derive(Clone, Debug)]
+pub(in crate::service) struct Measured {
+    pub(in crate::service) seen: Activity,
+    /// Misses by units of its share.
+    pub(in crate::service) curve: Curve,
+    pub(in crate::service) held_units: u64,
+    /// What it has whatever it keeps: for operations under way.
+    pub(in crate::service) fixed_units: u64,
+    pub(in crate::service) working_set_bytes: u64,
+    /// Whether the curve is that of its policy, or LRU's.
+    pub(in crate::service) of_policy: bool,
+}
+
+impl Measured {
+    /// The size below which its share is never lent: memory for its operations, and a few blocks.
+    pub(super) fn least_units(&self) -> u64 {
+        if self.fixed_units > 0 { self.fixed_units + FEW_BYTES / UNIT_BYTES } else { 0 }
+    }
+}
+
+/// What is known of shares between two steps.
+#[derive(Default)]
+pub(in crate::service) struct ShareManager {
+    pub(in crate::service) layout: Layout,
+    /// The plan that `layout` is of, and the floors that were raised in it since.
+    followed: Option<(Arc<ServePlan>, BTreeMap<String, u64>)>,
+    pub(in crate::service) governor: Governor,
+    /// What each disk is to have, by name, in units.
+    pub(in crate::service) targets: BTreeMap<String, u64>,
+    pub(in crate::service) measured: HashMap<String, Measured>,
+    /// When the last interval ended.
+    pub(in crate::service) since: Option<Instant>,
+    /// Whether settings have changed since.
+    pub(in crate::service) hurried: bool,
+    /// Whether shares are on their way.
+    pub(in crate::service) moving: bool,
+    /// What stands in the way of dividing, once said.
+    pub(in crate::service) problem: Option<String>,
+    pub(in crate::service) intervals: u64,
+    /// When each of the last ones ended, the youngest at the end.
+    ended: VecDeque<Instant>,
+}
+
+/// Ends of intervals that are kept: as many as there are events at most.
+const ENDS_MAX: usize = 4096;
+
+impl ShareManager {
+    /// Makes the tree that of `plan`, with floors as they are set. Nothing is done where it is that already.
+    ///
+    /// # Errors
+    /// What does not fit together.
+    pub(in crate::service) fn follow(&mut self, plan: &Arc<ServePlan>) -> Result<(), Misfit> {
+        if self.followed.as_ref().is_some_and(|(of, raised)| Arc::ptr_eq(of, plan) && raised.is_empty()) {
+            return Ok(());
+        }
+        self.followed = None;
+        self.layout.follow(plan)?;
+        self.followed = Some((plan.clone(), BTreeMap::new()));
+        Ok(())
+    }
+
+    /// Whether the tree is that of `plan`, whatever floors were raised.
+    pub(super) fn is_of(&self, plan: &Arc<ServePlan>) -> bool {
+        self.followed.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, plan))
+    }
+
+    /// Lets every disk keep what it has whatever it keeps, in the tree of `plan`. Nothing is done where that is as it
+    /// was.
+    pub(super) fn raise_floors(&mut self, plan: &Arc<ServePlan>) {
+        let least = self.measured.iter().map(|(name, m)| (name.clone(), m.least_units())).filter(|l| l.1 > 0);
+        let least: BTreeMap<_, _> = least.collect();
+        let stays = self.followed.as_ref().is_some_and(|(of, raised)| Arc::ptr_eq(of, plan) && *raised == least);
+        if stays || self.follow(plan).is_err() {
+            return;
+        }
+        for (name, &units) in &least {
+            self.layout.raise_floor(name, units);
+        }
+        self.followed = Some((plan.clone(), least));
+    }
+
+    pub(super) fn interval_ended(&mut self) {
+        self.intervals += 1;
+        if self.ended.len() == ENDS_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Instant::now());
+    }
+
+    /// How long ago the interval of this number (the first is 0) ended, if that is still known.
+    pub(in crate::service) fn decided_ago(&self, interval: u64) -> Option<Duration> {
+        let back = self.intervals.checked_sub(interval + 1)?;
+        let at = self.ended.len().checked_sub(usize::try_from(back).ok()? + 1)?;
+        self.ended.get(at).map(Instant::elapsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use undercroft_config::{DiskSpec, Machine, ServeSpec, resolve};
+
+    fn plan() -> ServePlan {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a.raw");
+        std::fs::write(&image, [0; 4096]).unwrap();
+        let machine = Machine { runtime_dir: dir.path().into(), ..Machine::here() };
+        let disk = |name: &str| DiskSpec {
+            name: name.into(),
+            image: image.display().to_string(),
+            read_only: Some(true),
+            ..DiskSpec::default()
+        };
+        let disks = vec![disk("a"), disk("b")];
+        resolve(&ServeSpec { disks, ..ServeSpec::default() }, &machine, vec![]).accept().unwrap().0
+    }
+
+    fn takes(units: u64) -> Measured {
+        Measured {
+            seen: Activity::default(),
+            curve: Curve::new(0.0, []),
+            held_units: 0,
+            fixed_units: units,
+            working_set_bytes: 0,
+            of_policy: false,
+        }
+    }
+
+    fn floors(m: &ShareManager) -> Vec<u64> {
+        let floor = |(_, id)| m.layout.tree().node(id).unwrap().settings().floor;
+        m.layout.disks().map(floor).collect()
+    }
+
+    #[test]
+    fn floors_are_raised_whatever_was_done_to_the_tree_between() {
+        let (few, plan) = (FEW_BYTES / UNIT_BYTES, Arc::new(plan()));
+        let mut m = ShareManager::default();
+        assert!(!m.is_of(&plan));
+        m.follow(&plan).unwrap();
+        assert!(m.is_of(&plan));
+        let set = floors(&m)[0];
+        assert!(set < 1500, "what follows is more than the floor that is set");
+        assert_eq!(floors(&m), [set, set]);
+        m.measured.insert("a".into(), takes(3000));
+        m.raise_floors(&plan);
+        assert_eq!(floors(&m), [3000 + few, set]);
+        m.raise_floors(&plan);
+        assert_eq!(floors(&m), [3000 + few, set]);
+        // Whoever asks what is set sees that, and the next interval raises it again.
+        m.follow(&plan).unwrap();
+        assert_eq!(floors(&m), [set, set]);
+        m.raise_floors(&plan);
+        assert_eq!(floors(&m), [3000 + few, set]);
+        // What a disk takes may become less, and another plan begins anew.
+        m.measured.insert("a".into(), takes(2000));
+        m.measured.insert("b".into(), takes(1500));
+        m.raise_floors(&plan);
+        assert_eq!(floors(&m), [2000 + few, 1500 + few]);
+        let other = Arc::new(ServePlan::clone(&plan));
+        assert!(!m.is_of(&other));
+        m.follow(&other).unwrap();
+        assert_eq!(floors(&m), [set, set]);
+    }
+}
