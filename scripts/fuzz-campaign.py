@@ -13,6 +13,7 @@ a clock on a wall showed beside other work; a target that was not built or did n
 """
 
 import argparse
+import contextlib
 import datetime
 import hashlib
 import io
@@ -133,6 +134,13 @@ class Table:
         self.markdown.write_text(rendered(self.data, self.targets), encoding="utf-8")
 
 
+def give_way(pid):
+    """Has the session of a process get the least of the processors. Where the kernel groups processes by session
+    (sched(7), autogroup), each group has an equal part of them, and SCHED_IDLE counts within its group alone."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("19", encoding="ascii")
+
+
 class Running:
     """One target while it runs; `idle`: on what other work leaves of the processors."""
 
@@ -161,6 +169,8 @@ class Running:
         with open(self.log, "wb") as log:
             # A session of its own: Ctrl-C reaches this program, which ends it in order.
             self.process = subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, start_new_session=True)
+        if self.idle:
+            give_way(self.process.pid)
 
     def interrupt(self):
         """Asks it to end and to say what it did."""

@@ -168,6 +168,15 @@ impl SimulatedGuest {
         }
     }
 
+    /// A balloon takes so many pages, which the guest frees for it as for any program, and gives them back to the host at
+    /// once: what they held is gone.
+    pub fn inflate(&mut self, pages: u32, on: &mut impl FnMut(&SimulatedGuest, Transfer)) {
+        for _ in 0..pages {
+            let page = self.allocate(on);
+            self.content[page as usize] = None;
+        }
+    }
+
     /// The guest drops everything that it need not write first, as `drop_caches` asks.
     pub fn drop_caches(&mut self) {
         let mut blocks: Vec<u64> = self.map.keys().copied().collect();
