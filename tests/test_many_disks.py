@@ -3,6 +3,8 @@
 import os
 import socket
 import struct
+import time
+from pathlib import Path
 
 from harness import images
 from harness.daemon import Disk, until
@@ -45,6 +47,32 @@ def test_disks_have_no_threads_of_their_own(serve, scratch):
     finally:
         for front in fronts:
             front.close()
+
+
+def wake_ups(daemon) -> int:
+    """How often the workers have gone to sleep so far."""
+    found = 0
+    for task in Path(f"/proc/{daemon.pid}/task").iterdir():
+        if (task / "comm").read_text().startswith("undercroft-w"):
+            fields = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            found += int(fields["voluntary_ctxt_switches"])
+    return found
+
+
+def test_workers_that_sleep_are_left_alone(serve, scratch):
+    """A store that may come to need more than the machine has free is looked after four times a second, which woke each worker
+    twice: to ask whether it had worked, and what its frames take."""
+    with open("/proc/meminfo", encoding="ascii") as f:
+        machine = next(int(line.split()[1]) for line in f if line.startswith("MemTotal")) << 10
+    disks = [Disk(f"d{n}", images.raw(scratch / f"{n}.raw", MIB), "raw") for n in range(20)]
+    daemon = serve(disks, memory=f"{machine * 97 // 100 // MIB}MiB")
+    # What is moved in the beginning, and shares of the first interval.
+    time.sleep(8)
+    before = wake_ups(daemon)
+    time.sleep(8)
+    woken = wake_ups(daemon) - before
+    # A tick a second each, and what is asked at the end of one or two intervals; 190 before.
+    assert 8 <= woken <= 60
 
 
 def test_attached_and_detached_disks_leave_nothing_behind(serve, scratch):
