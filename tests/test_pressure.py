@@ -98,11 +98,12 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serv
     idle = daemon.rss("RssAnon")
     fill(daemon)
     full, resident = daemon.status()["store"], daemon.rss("RssAnon")
-    assert full["allowed_bytes"] == full["limit_bytes"] == STORE and full["data_bytes"] > STORE * 0.8
+    assert full["allowed_bytes"] == full["limit_bytes"] == STORE and full["data_bytes"] > STORE * 0.8, daemon.status()
     # More than there is beside a full store, less than there is beside its floor.
     eater = eat(LIMIT - FLOOR - KEEP - 32 * MIB)
     while not select.select([eater.stdout], [], [], 0.1)[0]:
-        assert daemon.status()["store"]["allowed_bytes"] >= FLOOR
+        status = daemon.status()
+        assert status["store"]["allowed_bytes"] >= FLOOR, status
     assert eater.stdout.readline() == b"full\n", "the process got all that it asked for"
     assert group.killed() == 0, "nothing was killed for want of memory"
 
@@ -120,10 +121,10 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serv
     assert f"the control group {group.memory} has" in pressure["last_cause"]
     shrunk = daemon.rss("RssAnon")
     assert shrunk - idle <= store["allowed_bytes"] + 4 * MIB, f"{idle >> 20}, {resident >> 20}, {shrunk >> 20} MiB"
-    assert resident - shrunk > STORE // 3
+    assert resident - shrunk > STORE // 3, f"{resident >> 20}, {shrunk >> 20} MiB"
     # What is kept is served from RAM: as many blocks as it still has, read where the cache was left standing.
     cached = daemon.disk("a")["cache"]["cached_bytes"]
-    assert cached > FLOOR // 3
+    assert cached > FLOOR // 3, status
     before = hits(daemon)
     driver("run", daemon.vhost("a"), "--ops", "4000", "--depth", "4")
     expected = 4000 * cached / IMAGE
