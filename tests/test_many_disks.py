@@ -60,8 +60,8 @@ def wake_ups(daemon) -> int:
 
 
 def test_workers_that_sleep_are_left_alone(serve, scratch):
-    """A store that may come to need more than the machine has free is looked after four times a second, which woke each worker
-    twice: to ask whether it had worked, and what its frames take."""
+    """A store that may come to need more than the machine has free is looked after four times a second, which woke
+    each worker twice: to ask whether it had worked, and what its frames take."""
     with open("/proc/meminfo", encoding="ascii") as f:
         machine = next(int(line.split()[1]) for line in f if line.startswith("MemTotal")) << 10
     disks = [Disk(f"d{n}", images.raw(scratch / f"{n}.raw", MIB), "raw") for n in range(20)]

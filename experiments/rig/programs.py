@@ -2,9 +2,9 @@
 
 Owns nothing. What a control group reads first is charged to it, the program's own file and its libraries among it, and
 is dropped when the group is full of the disks' pages: then one page fault of the program reads up to the disk's
-read-ahead of it (2 MiB on some hosts), in the measured part, and the kernel counts that as read by the process. Programs
-that were used before have their pages elsewhere. So they are read before, by somebody outside the group: every arm then
-begins alike. Invariant: reading changes no file.
+read-ahead of it (2 MiB on some hosts), in the measured part, and the kernel counts that as read by the process.
+Programs that were used before have their pages elsewhere. So they are read before, by somebody outside the group:
+every arm then begins alike. Invariant: reading changes no file.
 """
 
 import re

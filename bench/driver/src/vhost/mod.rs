@@ -55,8 +55,8 @@ pub struct Options {
     pub event_idx: bool,
 }
 
-/// Memory shared with the server, allocated at once as a guest's should be (`prealloc=on`): what the server is the first
-/// to touch is charged to its control group, where requests then wait for room. Leaked on purpose: a server that
+/// Memory shared with the server, allocated at once as a guest's should be (`prealloc=on`): what the server is the
+/// first to touch is charged to its control group, where requests then wait for room. Leaked on purpose: a server that
 /// misbehaves may go on writing to it, and a run makes one.
 fn share_memory(bytes: usize) -> Result<&'static GuestRegionMmap<()>> {
     let file: File = rustix::fs::memfd_create("undercroft-driver", rustix::fs::MemfdFlags::CLOEXEC)?.into();

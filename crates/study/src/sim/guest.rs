@@ -168,8 +168,8 @@ impl SimulatedGuest {
         }
     }
 
-    /// A balloon takes so many pages, which the guest frees for it as for any program, and gives them back to the host at
-    /// once: what they held is gone.
+    /// A balloon takes so many pages, which the guest frees for it as for any program, and gives them back to the host
+    /// at once: what they held is gone.
     pub fn inflate(&mut self, pages: u32, on: &mut impl FnMut(&SimulatedGuest, Transfer)) {
         for _ in 0..pages {
             let page = self.allocate(on);

@@ -28,9 +28,9 @@ fn pairs(table: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-#[should_panic(expected = "a row that is not a word and what to say: | bell | visit | what a worker does |")]
+#[should_panic(expected = "a row that is not a word and what to say: | new | newer | and more |")]
 fn a_row_of_another_form_is_seen() {
-    pairs("\n| word | say |\n|---|---|\n| crew | thread pool |\n| bell | visit | what a worker does |\n");
+    pairs("\n| word | say |\n|---|---|\n| old | new |\n| new | newer | and more |\n");
 }
 
 /// Names that say nothing about what a module holds.
