@@ -145,18 +145,17 @@ def test_ctrl_c_keeps_what_was_done(place, tmp_path):
     assert not started[2].exists()
 
 
-@pytest.mark.skipif(
-    not os.path.exists("/proc/self/autogroup"), reason="this kernel does not group processes by session"
-)
 def test_what_is_idle_is_so_beside_other_sessions(place, tmp_path):
     """Two targets once took half of two processors from a build beside them, at SCHED_IDLE: in sessions of their
     own."""
-    says = f"cat /proc/$$/autogroup > {tmp_path}/group; chrt -p $$ > {tmp_path}/class"
+    # A kernel that does not group processes by session has no such file, and nothing to give way in.
+    grouped = os.path.exists("/proc/self/autogroup")
+    says = f"cat /proc/$$/autogroup > {tmp_path}/group 2>&1; chrt -p $$ > {tmp_path}/class"
     place("api", f"sleep 0.5; {says}; said; exit 0")
     # Little work, but beside busy processors it waits for each piece.
     out, err = place.start("--seconds", "1", "--target", "api", "--idle").communicate(timeout=300)
     assert "SCHED_IDLE" in (tmp_path / "class").read_text(), out + err
-    assert (tmp_path / "group").read_text().split()[-2:] == ["nice", "19"]
+    assert grouped == (tmp_path / "group").read_text().endswith(" nice 19\n")
 
 
 def test_inputs_that_are_kept_are_small_and_come_back(place, tmp_path):

@@ -71,7 +71,7 @@ def test_workers_that_sleep_are_left_alone(serve, scratch):
     before = wake_ups(daemon)
     time.sleep(8)
     woken = wake_ups(daemon) - before
-    # A tick a second each, and what is asked at the end of one or two intervals; 190 before.
+    # A tick a second each, and what is asked at the end of one or two intervals; 130 before.
     assert 8 <= woken <= 60
 
 

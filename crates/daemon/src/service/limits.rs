@@ -122,27 +122,18 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::super::memory::held_bytes;
+    use super::super::plan_for_tests::plan;
     use super::*;
     use proptest::prelude::*;
-    use undercroft_config::{DiskSpec, Machine, ServeSpec, resolve};
     use undercroft_hostmem::pressure::{Holding, held_above};
 
-    fn plan() -> ServePlan {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("a.raw");
-        std::fs::write(&image, [0; 4096]).unwrap();
-        let machine = Machine { runtime_dir: dir.path().into(), ..Machine::here() };
-        let disks = vec![DiskSpec { name: "a".into(), image: image.display().to_string(), ..DiskSpec::default() }];
-        resolve(&ServeSpec { disks, ..ServeSpec::default() }, &machine, vec![]).accept().unwrap().0
-    }
-
     fn disk(share_bytes: u64) -> DiskPlan {
-        DiskPlan { share_bytes, ..plan().disks.remove(0) }
+        DiskPlan { share_bytes, ..plan(&["a"]).disks.remove(0) }
     }
 
     #[test]
     fn limits_stay_while_nothing_but_a_little_memory_comes_and_goes() {
-        let plan = Arc::new(plan());
+        let plan = Arc::new(plan(&["a"]));
         let view = |room, allowed_bytes| View { room_bytes: room, allowed_bytes, ..View::default() };
         let mut told = Told::default();
         assert!(!told.stays(&plan, 3, &view(Some(1600), 7)), "nothing was told");

@@ -84,7 +84,7 @@ impl Service {
     }
 
     fn end_interval(&self, manager: &mut ShareManager, plan: &Arc<ServePlan>, elapsed: Duration) {
-        // Most intervals find the tree as they left it: to build it anew takes a millisecond for 1,000 disks.
+        // Most intervals find the tree as they left it, and to build it anew takes long with many disks.
         if !manager.is_of(plan)
             && let Err(misfit) = manager.follow(plan)
         {

@@ -89,13 +89,18 @@ fn every_planted_bug_is_found() {
     }
 }
 
+/// Runs the seed of a fault that was found.
+fn assert_sound(seed: u64) {
+    if let Err(what) = run(Plan { seed, steps: STEPS, bug: None, lossy: false }) {
+        panic!("{what}");
+    }
+}
+
 /// A flush that told of lost writes was on the ring, and its front end connected anew before it could be seen: the one
 /// from the record, served again, went well, and nobody was told. `PortBug::UnseenForgotten` is that bug.
 #[test]
 fn a_failure_that_was_not_published_is_told_again() {
-    if let Err(what) = run(Plan { seed: 164, steps: STEPS, bug: None, lossy: false }) {
-        panic!("{what}");
-    }
+    assert_sound(164);
 }
 
 /// A guest was told of lost writes; later its front end connected anew while a read was under way that then failed, by
@@ -103,24 +108,18 @@ fn a_failure_that_was_not_published_is_told_again() {
 /// told once more.
 #[test]
 fn a_read_that_fails_unheard_tells_of_no_loss() {
-    if let Err(what) = run(Plan { seed: 730, steps: STEPS, bug: None, lossy: false }) {
-        panic!("{what}");
-    }
+    assert_sound(730);
 }
 
 /// A fault of the judge: two losses, and a flush begun between them failed for the first, which its guest saw after the
 /// second. The judge took it as telling of both, so that the flush which told of the second seemed to fail for nothing.
 #[test]
 fn a_flush_tells_of_no_loss_after_it_began() {
-    if let Err(what) = run(Plan { seed: 60, steps: STEPS, bug: None, lossy: false }) {
-        panic!("{what}");
-    }
+    assert_sound(60);
 }
 
 /// A fault of the rig: one call to send leaves the rest of a long reply, and nothing called again while its port slept.
 #[test]
 fn long_replies_go_out_whole_at_rest() {
-    if let Err(what) = run(Plan { seed: 72, steps: STEPS, bug: None, lossy: false }) {
-        panic!("{what}");
-    }
+    assert_sound(72);
 }

@@ -114,22 +114,7 @@ impl ShareManager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use undercroft_config::{DiskSpec, Machine, ServeSpec, resolve};
-
-    fn plan() -> ServePlan {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("a.raw");
-        std::fs::write(&image, [0; 4096]).unwrap();
-        let machine = Machine { runtime_dir: dir.path().into(), ..Machine::here() };
-        let disk = |name: &str| DiskSpec {
-            name: name.into(),
-            image: image.display().to_string(),
-            read_only: Some(true),
-            ..DiskSpec::default()
-        };
-        let disks = vec![disk("a"), disk("b")];
-        resolve(&ServeSpec { disks, ..ServeSpec::default() }, &machine, vec![]).accept().unwrap().0
-    }
+    use crate::service::plan_for_tests::plan;
 
     fn takes(units: u64) -> Measured {
         Measured {
@@ -149,7 +134,7 @@ mod tests {
 
     #[test]
     fn floors_are_raised_whatever_was_done_to_the_tree_between() {
-        let (few, plan) = (FEW_BYTES / UNIT_BYTES, Arc::new(plan()));
+        let (few, plan) = (FEW_BYTES / UNIT_BYTES, Arc::new(plan(&["a", "b"])));
         let mut m = ShareManager::default();
         assert!(!m.is_of(&plan));
         m.follow(&plan).unwrap();
