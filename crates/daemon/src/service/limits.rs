@@ -6,6 +6,7 @@
 
 use super::pools::Together;
 use super::{Service, capacity_blocks};
+use crate::worker::Asker;
 use std::sync::Arc;
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_host::FRAME_BYTES;
@@ -87,7 +88,7 @@ impl Service {
         let mut told = self.limits.lock();
         let (plan, view) = (self.plan(), self.watch.view());
         let stays = told.stays(&plan, super::read(&self.disks).len(), &view) && only_news;
-        let asleep: Vec<bool> = self.workers.iter().map(|w| stays && !w.take_has_worked()).collect();
+        let asleep: Vec<bool> = self.workers.iter().map(|w| stays && !w.take_has_worked(Asker::Limits)).collect();
         if asleep.iter().all(|&sleeps| sleeps) {
             return;
         }

@@ -9,7 +9,7 @@ use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
 use crate::latency::Histogram;
-use crate::worker::{ReadsBetween, Worker};
+use crate::worker::{Asker, ReadsBetween, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -75,8 +75,15 @@ impl Service {
         let due = if manager.hurried { HURRIED.min(plan.shares.interval) } else { plan.shares.interval };
         if elapsed >= due {
             manager.since = Some(Instant::now());
-            manager.hurried = false;
-            self.end_interval(&mut manager, &plan, elapsed);
+            let hurried = std::mem::take(&mut manager.hurried);
+            // All are asked, so that each answers for this interval alone the next time.
+            let worked = self.workers.iter().filter(|w| w.take_has_worked(Asker::Shares)).count() > 0;
+            if worked || hurried || !manager.rests(&plan) {
+                self.end_interval(&mut manager, &plan, elapsed);
+            } else {
+                manager.governor.pass();
+                manager.interval_ended();
+            }
         }
         if manager.moving {
             self.move_shares(&mut manager, ServePlan::clone(&plan));

@@ -10,7 +10,7 @@ use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -68,10 +68,23 @@ const GIVE_BACK_FRAMES: usize = 256;
 /// In place of a number of bytes: only the worker knows.
 const AWAKE: u64 = u64::MAX;
 
+/// Who asks whether a worker's disks had anything to do: a bit each.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(crate) enum Asker {
+    /// Who tells disks what they may keep.
+    Limits = 1,
+    /// Who divides the store among them.
+    Shares = 2,
+}
+
+/// The bits of all who ask.
+const ALL_ASKERS: u8 = Asker::Limits as u8 | Asker::Shares as u8;
+
 /// What others may know of a worker without waking it.
 pub(super) struct Seen {
-    /// Whether its disks had anything to do since that was asked last.
-    has_worked: AtomicBool,
+    /// For each who asks, whether its disks had anything to do since they asked last.
+    has_worked: AtomicU8,
     /// What its store has of the kernel while it sleeps, or [`AWAKE`].
     frames_bytes: AtomicU64,
 }
@@ -79,8 +92,8 @@ pub(super) struct Seen {
 impl Seen {
     /// The worker has had something to do. Only written where it changes: another thread reads it.
     pub(super) fn work(&self) {
-        if !self.has_worked.load(Ordering::Relaxed) {
-            self.has_worked.store(true, Ordering::Relaxed);
+        if self.has_worked.load(Ordering::Relaxed) != ALL_ASKERS {
+            self.has_worked.store(ALL_ASKERS, Ordering::Relaxed);
         }
     }
 
@@ -113,7 +126,7 @@ impl WorkerHandle {
         let wake_fd = Arc::new(EventFd::new()?);
         let (tx, rx) = channel();
         let unread_ns = Arc::new(AtomicU64::new(0));
-        let seen = Arc::new(Seen { has_worked: AtomicBool::new(true), frames_bytes: AtomicU64::new(AWAKE) });
+        let seen = Arc::new(Seen { has_worked: AtomicU8::new(ALL_ASKERS), frames_bytes: AtomicU64::new(AWAKE) });
         let epoll = Epoll::new()?;
         epoll.add(wake_fd.as_fd(), turn::token(turn::MAILBOX, 0, 0), Interest::Read, Trigger::Level)?;
         let mut polling = Polling::default();
@@ -159,10 +172,10 @@ impl WorkerHandle {
         Ok(Arc::new(Self { wake_fd, unread_ns, commands: tx, seen, thread: std::sync::Mutex::new(Some(thread)) }))
     }
 
-    /// Whether the worker's disks had anything to do since this was asked last: if not, they hold what they held. The
+    /// Whether the worker's disks had anything to do since `who` asked last: if not, they hold what they held. The
     /// worker is not woken for that.
-    pub(crate) fn take_has_worked(&self) -> bool {
-        self.seen.has_worked.swap(false, Ordering::Relaxed)
+    pub(crate) fn take_has_worked(&self, who: Asker) -> bool {
+        self.seen.has_worked.fetch_and(!(who as u8), Ordering::Relaxed) & who as u8 != 0
     }
 
     /// Bytes of frames that its store has of the kernel. A worker that sleeps is not woken for that.

@@ -119,6 +119,8 @@ pub struct Governor {
     /// Blocks that moved in steps too small for an event each, by giver and taker.
     drift: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     silences: BTreeMap<NodeId, Silence>,
+    /// The last interval has changed a target.
+    changed: bool,
     interval: u64,
 }
 
@@ -164,6 +166,7 @@ impl Governor {
             events: Events::new(EVENTS_MAX),
             drift: BTreeMap::new(),
             silences: BTreeMap::new(),
+            changed: true,
             interval: 0,
         }
     }
@@ -230,7 +233,8 @@ impl Governor {
 
         let nodes = tree.below(tree.root());
         let root = tree.root();
-        self.targets.insert(root, tree.total().min(known[&root].room));
+        let all = tree.total().min(known[&root].room);
+        self.changed = self.targets.insert(root, all) != Some(all);
         for &id in &nodes {
             let node = tree.node(id).expect("listed by the tree");
             if node.children().is_empty() {
@@ -280,7 +284,7 @@ impl Governor {
                 });
             }
             for (view, &target) in views.iter().zip(&verdict.targets) {
-                self.targets.insert(view.node, target);
+                self.changed |= self.targets.insert(view.node, target) != Some(target);
             }
         }
         self.interval += 1;
@@ -289,6 +293,17 @@ impl Governor {
             .filter(|&id| tree.node(id).is_ok_and(|n| n.level() == Level::Disk))
             .map(|id| (id, self.target(id)))
             .collect()
+    }
+
+    /// Whether another interval without requests leaves every target where it is: the last one was such and did, and
+    /// no disk demands any more what it had before it fell silent.
+    pub fn rests(&self) -> bool {
+        !self.changed && self.silences.values().all(|s| s.intervals > 0 && s.demand == 0)
+    }
+
+    /// An interval without requests has passed after which nothing is divided, because all [`rests`](Self::rests).
+    pub fn pass(&mut self) {
+        self.interval += 1;
     }
 
     /// What a disk demands, `demand` if it is not silent.

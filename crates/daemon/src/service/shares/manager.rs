@@ -95,6 +95,12 @@ impl ShareManager {
         self.followed = Some((plan.clone(), least));
     }
 
+    /// Whether an interval in which no disk has anything to do changes nothing, so that nobody need be asked: the tree
+    /// is that of `plan`, shares are where they were to go, and no disk demands what it had before it fell silent.
+    pub(super) fn rests(&self, plan: &Arc<ServePlan>) -> bool {
+        self.is_of(plan) && !self.moving && self.problem.is_none() && self.governor.rests()
+    }
+
     pub(super) fn interval_ended(&mut self) {
         self.intervals += 1;
         if self.ended.len() == ENDS_MAX {

@@ -3,6 +3,9 @@
 use super::*;
 use crate::control::fixed::Fixed;
 
+/// Intervals for which a silent disk demands what it had.
+const PATIENCE_AT_LEAST: u32 = 2;
+
 #[test]
 fn static_lends_what_is_not_demanded_and_takes_it_back() {
     let mut bench = Bench::new(900, &[("a", weighing(200)), ("b", weighing(100))]);
@@ -33,6 +36,44 @@ fn a_silent_disk_keeps_its_part_for_two_intervals_and_lends_it_by_quarters_then(
     // what it did not demand while it was busy is lent as before
     assert_eq!(bench.interval(&[even(100, 200, 0), busy()]), [200, 800]);
     assert_eq!(bench.interval(&[IDLE(), busy()]), [200, 800]);
+}
+
+#[test]
+fn what_rests_stays_for_as_long_as_nobody_asks() {
+    for kind in ControllerKind::ALL {
+        let mut bench = Bench::new(1000, &[("a", weighing(300)), ("b", weighing(100)), ("c", weighing(100))]);
+        bench.governor.set(bench.tree.root(), Some(kind));
+        assert!(!bench.governor.rests(), "{kind}: before the first interval");
+        let idle = || [IDLE(), IDLE(), IDLE()];
+        for round in 1..4 {
+            for n in 0..20 {
+                bench.interval(&[even(1000 + 90 * n, 400 * round, 0), even(3000, 700, 100 * n), IDLE()]);
+                assert!(!bench.governor.rests(), "{kind}: two are busy");
+            }
+            let mut waited = 0;
+            while !bench.governor.rests() {
+                bench.interval(&idle());
+                waited += 1;
+                assert!(waited < 100, "{kind} never rests");
+            }
+            assert!(waited > PATIENCE_AT_LEAST, "{kind}: what fell silent is remembered for {waited} intervals");
+            let targets: Vec<u64> = bench.disks.iter().map(|&d| bench.governor.target(d)).collect();
+            for n in 0..100 {
+                assert_eq!(bench.interval(&idle()), targets, "{kind}: {n} intervals later");
+                assert!(bench.governor.rests());
+            }
+        }
+    }
+}
+
+#[test]
+fn intervals_that_pass_are_counted() {
+    let mut bench = Bench::new(1000, &[("a", weighing(100)), ("b", weighing(100))]).with(unguarded());
+    bench.interval(&[even(1000, 2000, 0), even(3000, 1000, 1000)]);
+    bench.governor.pass();
+    bench.interval(&[even(3000, 1000, 1000), even(1000, 2000, 0)]);
+    let told: Vec<u64> = bench.governor.events().since(0).map(|e| e.interval).collect();
+    assert!(told.contains(&0) && told.contains(&2) && !told.contains(&1), "{told:?}");
 }
 
 #[test]
