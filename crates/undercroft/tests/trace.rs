@@ -248,6 +248,15 @@ fn synthetic_traces_are_cut_joined_and_sampled() {
     assert!(p.files().iter().all(|f| !f.contains("partial")), "{:?}", p.files());
 }
 
+#[test]
+fn a_column_of_tenants_with_nothing_in_it_splits_nothing() {
+    let p = Place::new();
+    fs::write(p.at("empty.csv"), "time_ns,tenant,op,key\n1,,read,1\n2,,read,2\n").unwrap();
+    let said = "empty.csv is of format csv and names no tenants; say which column has them";
+    p.run(&["split", "empty.csv", "--by", "tenant", "--output", "no"], 1, &[], &[said]);
+    assert_eq!(p.files(), ["empty.csv"], "nothing was written");
+}
+
 /// A reader that goes away ends it quietly.
 #[test]
 fn a_closed_pipe_is_no_failure() {

@@ -57,6 +57,11 @@ pub(super) fn split(args: &SplitArgs, session: &Session) -> Result<(), Failure> 
     session.go_on()?;
     drop(meter);
     warn(&reader);
+    let known = reader.tenants().names();
+    if args.by == SplitBy::Tenant && !known.is_empty() && known.iter().all(|name| name.is_empty()) {
+        // There is a column for them, with nothing in it: the one part would be the trace.
+        return Err(Failure::Said(no_tenants(&reader)));
+    }
     if parts.names.is_empty() {
         return Err(Failure::Said(no_parts(&reader, !args.tenant.is_empty())));
     }
