@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import images
 from harness.daemon import Disk, until
-from harness.front import IN, OUT, OWN, Front, Gone, memfd
+from harness.front import IN, OUT, OWN, Front, Gone, memfd, punch
 from harness.fuse import FuseFile
 from harness.programs import built, driver, need, need_root
 
@@ -366,7 +366,39 @@ def own_program(scratch, monkeypatch):
     monkeypatch.setenv("UNDERCROFT_PROGRAM", str(program))
 
 
-def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, scratch, fronts, group, own_program):
+def read_until_it_waits(front, most: int) -> int:
+    """Has 1 MiB after the other read into its memory; returns how many came before one that waits."""
+    for n in range(most):
+        answer = front.request(IN, n % 16 * 2048, MIB, OWN + n * MIB, patience=3)
+        if answer is None:
+            return n
+        assert answer == 0
+    return most
+
+
+def test_guest_that_gives_memory_back_does_not_get_the_daemon_killed(group, own_program, serve, scratch, fronts):
+    """A guest whose memory was allocated gives all of it back, as a balloon does, and has the daemon read into it:
+    requests wait before the control group is full, and go on when the guest has touched its memory again."""
+    image = images.raw(scratch / "a.raw", 16 * MIB, seed=1)
+    disk = Disk("a", image, "raw", {"readahead": "0", "size": '"12MiB"'})
+    daemon = serve([disk], memory="32MiB", store="floor = 0", workers=1, wrap=group.wrap)
+    ram_bytes = 192 * MIB
+    memory = memfd(ram_bytes)
+    os.posix_fallocate(memory, 0, ram_bytes)
+    front = fronts(daemon.vhost("a"), (memory, ram_bytes)).set_up()
+    assert read_until_it_waits(front, 16) == 16
+    punch(memory, ram_bytes)
+    done = read_until_it_waits(front, ram_bytes // MIB)
+    assert group.killed() == 0 and daemon.running(), "the daemon was killed"
+    assert done < ram_bytes // MIB, "it never waited"
+    status = daemon.disk("a")
+    assert status["state"] == "stalled" and "balloon" in status["reason"], status
+    os.posix_fallocate(memory, 0, ram_bytes)
+    assert front.answer() == 0, "nothing is taken from the group any more"
+    assert daemon.disk("a")["state"] == "serving"
+
+
+def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(group, own_program, serve, scratch, fronts):
     """The daemon reads for a guest more than its control group has room for, into pages that nobody has touched:
     requests wait, and say so; they go on when there is room. A guest whose memory is allocated is charged to nobody
     else, and never waits.
@@ -386,13 +418,7 @@ def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, sc
         fronts(daemon.vhost("b"), (allocated, ram_bytes)).set_up(),
         fronts(daemon.vhost("a"), (sparse, ram_bytes)).set_up(),
     )
-    done = 0
-    for n in range(ram_bytes // MIB):
-        answer = front.request(IN, n % 16 * 2048, MIB, OWN + n * MIB, patience=3)
-        if answer is None:
-            break
-        assert answer == 0
-        done += 1
+    done = read_until_it_waits(front, ram_bytes // MIB)
     assert group.killed() == 0 and daemon.running(), "the daemon was killed"
     assert 32 < done < ram_bytes // MIB, f"{done} MiB were read before the group was full"
     status = daemon.disk("a")

@@ -75,11 +75,13 @@ pub enum PortBug {
     LossSaidTwice,
     /// What a disk has lost is reported of the disk before it.
     LossOfAnotherDisk,
+    /// A page that the guest gave back is copied, which takes memory for it again.
+    HolesCopied,
 }
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 22] = [
+    pub const ALL: [PortBug; 23] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -102,6 +104,7 @@ impl PortBug {
         PortBug::UnseenForgotten,
         PortBug::LossSaidTwice,
         PortBug::LossOfAnotherDisk,
+        PortBug::HolesCopied,
     ];
 }
 

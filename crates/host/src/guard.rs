@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use vm_memory::{MmapRegion, VolatileMemory};
@@ -55,6 +56,10 @@ pub(crate) fn note() {
 pub struct Guarded {
     slot: &'static Slot,
     region: MmapRegion<()>,
+    /// Device and number of the file, if its memory can go and come.
+    file: Option<(u64, u64)>,
+    /// All of the file had memory when it was last looked at.
+    full: AtomicBool,
 }
 
 impl Guarded {
@@ -65,11 +70,17 @@ impl Guarded {
     /// which could not be replaced.
     pub fn new(region: MmapRegion<()>) -> io::Result<Guarded> {
         install()?;
-        if let Some(place) = region.file_offset()
-            && let Backing::Huge { page_bytes } = backing(place.file())?
-            && !(region.len() as u64).is_multiple_of(page_bytes)
-        {
-            return Err(invalid("a mapping of hugetlbfs must be whole huge pages"));
+        let (mut file, mut full) = (None, true);
+        if let Some(place) = region.file_offset() {
+            let kind = backing(place.file())?;
+            if let Backing::Huge { page_bytes } = kind
+                && !(region.len() as u64).is_multiple_of(page_bytes)
+            {
+                return Err(invalid("a mapping of hugetlbfs must be whole huge pages"));
+            }
+            let about = place.file().metadata()?;
+            file = (kind == Backing::Memory).then(|| (about.dev(), about.ino()));
+            full = matches!(kind, Backing::Huge { .. }) || is_full(&about);
         }
         let start = region.as_ptr() as usize;
         let end = start.checked_add(region.len()).ok_or_else(|| invalid("a mapping past the address space"))?;
@@ -81,7 +92,38 @@ impl Guarded {
         slot.end.store(end, Ordering::Relaxed);
         slot.start.store(start, Ordering::Release);
         USED.store(used.max(at + 1), Ordering::Release);
-        Ok(Guarded { slot, region })
+        Ok(Guarded { slot, region, file, full: AtomicBool::new(full) })
+    }
+
+    /// Device and number of the file, if its memory can go and come: not of huge pages, which are not charged to a
+    /// control group, nor of files that others serve, which could keep us waiting.
+    #[inline]
+    #[must_use]
+    pub fn file(&self) -> Option<(u64, u64)> {
+        self.file
+    }
+
+    /// Whether all of the file had memory when it was last looked at ([`Guarded::look`]), so that no access took any.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether all of the file has memory: parts of it may never have been touched, and whoever shares it may
+    /// have given parts back, as QEMU does for a balloon. One system call, which waits for nobody.
+    pub fn look(&self) -> bool {
+        if let (Some(place), true) = (self.region.file_offset(), self.file.is_some())
+            && let Ok(about) = place.file().metadata()
+        {
+            self.see(is_full(&about));
+        }
+        self.is_full()
+    }
+
+    /// Takes over what the look at another mapping of the same file has shown.
+    pub fn see(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
     }
 
     /// Bytes of the pages under bytes `offset .. offset + len` that are not in memory: touching them would take new
@@ -168,6 +210,11 @@ pub fn backing(file: impl AsFd) -> io::Result<Backing> {
         return Ok(Backing::Huge { page_bytes: (fs.f_bsize as u64).max(1) });
     }
     Ok(Backing::Memory)
+}
+
+/// Whether a file has as much memory, or space on a disk, as it has bytes.
+fn is_full(about: &std::fs::Metadata) -> bool {
+    about.blocks().saturating_mul(512) >= about.len()
 }
 
 fn invalid(why: &'static str) -> io::Error {
@@ -361,6 +408,27 @@ mod tests {
         assert_eq!((map.absent_bytes(70 * PAGE + 9, 1), map.absent_bytes(69 * PAGE + 9, PAGE)), (0, PAGE as u64));
         assert_eq!(map.absent_bytes(199 * PAGE, 9 * PAGE), PAGE as u64, "not past the end");
         assert_eq!(map.absent_bytes(0, 0), 0);
+    }
+
+    #[test]
+    fn a_file_is_full_until_a_part_of_it_is_given_back() {
+        let file = memfd(8 * PAGE);
+        let map = guarded(&file, 8 * PAGE);
+        assert!(!map.is_full(), "nobody has touched it");
+        for page in 0..8 {
+            map.as_volatile_slice().store(1u8, page * PAGE, Ordering::Relaxed).unwrap();
+        }
+        assert!(!map.is_full() && map.look() && map.is_full());
+        let other = guarded(&file, PAGE);
+        assert!(other.is_full() && other.file() == map.file() && map.file().is_some());
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, 3 * PAGE as u64, PAGE as u64).unwrap();
+        assert!(map.is_full() && !map.look() && !map.is_full());
+        assert_eq!(map.absent_bytes(0, 8 * PAGE), PAGE as u64);
+        other.see(false);
+        assert!(!other.is_full());
+        let anonymous = Guarded::new(MmapRegion::new(PAGE).unwrap()).unwrap();
+        assert!(anonymous.look() && anonymous.file().is_none());
     }
 
     #[test]

@@ -31,8 +31,6 @@ pub struct MemoryRegion {
     pub len: u64,
     /// The memory. Whoever shares it can take it away at any time; then it reads as zeroes and is broken.
     pub mapping: Arc<Guarded>,
-    /// Whether all of its file had memory when it was shared, so that no access of ours takes any.
-    pub allocated: bool,
 }
 
 impl MemoryRegion {
@@ -66,8 +64,6 @@ pub struct GuestMap {
     /// For each region the number of its first page, and in the end how many pages there are: pages are numbered
     /// without gaps, in the order of their addresses.
     first_pages: Vec<u32>,
-    /// Whether all regions are allocated.
-    allocated: bool,
 }
 
 impl GuestMap {
@@ -117,8 +113,7 @@ impl GuestMap {
             next = next.saturating_add(u32::try_from(r.pages()).unwrap_or(u32::MAX));
         }
         first_pages.push(next);
-        let allocated = regions.iter().all(|r| r.allocated);
-        GuestMap { regions, first_pages, allocated }
+        GuestMap { regions, first_pages }
     }
 
     /// Pages in all.
@@ -150,33 +145,54 @@ impl GuestMap {
 
     /// Copies page number `page`. False if there is none.
     pub fn copy_page(&self, page: u32, to: &mut [u8; PAGE_BYTES as usize]) -> bool {
-        if page >= self.pages() {
-            return false;
-        }
-        // Empty regions share the number of the next one, which is the last of them.
-        let at = self.first_pages.partition_point(|&first| first <= page) - 1;
-        let Some(region) = self.regions.get(at) else { return false };
-        let offset = u64::from(page - self.first_pages[at]) * PAGE_BYTES;
-        if offset + PAGE_BYTES > region.len {
-            return false;
-        }
+        let Some((region, offset)) = self.place(page) else { return false };
         let mapping: &MmapRegion<()> = &region.mapping;
         let whole =
             mapping.get_slice(offset as usize, to.len()).is_ok_and(|slice| slice.copy_to(&mut to[..]) == to.len());
         whole && !region.mapping.is_broken()
     }
 
-    /// Whether all of it had memory when it was shared.
+    /// The region of a page, and the offset of the page in it.
     #[inline]
-    pub(crate) fn is_allocated(&self) -> bool {
-        self.allocated
+    fn place(&self, page: u32) -> Option<(&MemoryRegion, u64)> {
+        if page >= self.pages() {
+            return None;
+        }
+        // Empty regions share the number of the next one, which is the last of them.
+        let at = self.first_pages.partition_point(|&first| first <= page) - 1;
+        let region = self.regions.get(at)?;
+        let offset = u64::from(page - self.first_pages[at]) * PAGE_BYTES;
+        (offset + PAGE_BYTES <= region.len).then_some((region, offset))
+    }
+
+    /// Looks whether some of the memory behind it is missing: never touched, or given back since. One system call for
+    /// each file.
+    pub(crate) fn look_for_holes(&self) -> bool {
+        let (mut seen, mut holes) = (None, false);
+        for region in &self.regions {
+            let file = region.mapping.file();
+            match seen {
+                // Regions of one file follow each other, as a rule.
+                Some((number, full)) if file.is_some() && file == number => region.mapping.see(full),
+                _ => seen = Some((file, region.mapping.look())),
+            }
+            holes |= !region.mapping.is_full();
+        }
+        holes
+    }
+
+    /// Whether a page is not in memory: to read it would take memory for it, or bring it back from swap.
+    pub(crate) fn is_absent(&self, page: u32) -> bool {
+        self.place(page).is_some_and(|(region, offset)| {
+            !region.mapping.is_full() && region.mapping.absent_bytes(offset as usize, PAGE_BYTES as usize) > 0
+        })
     }
 
     /// Bytes of the pages of `spans` that are not in memory.
     pub fn absent_bytes(&self, spans: &[GuestSpan]) -> u64 {
         let absent = |s: &GuestSpan| {
             let region = &self.regions[s.region as usize];
-            if region.allocated { 0 } else { region.mapping.absent_bytes(s.offset as usize, s.len as usize) }
+            if region.mapping.is_full() { 0 } else { region.mapping.absent_bytes(s.offset as usize, s.len as usize) }
         };
         spans.iter().map(absent).sum()
     }
@@ -315,7 +331,6 @@ mod tests {
             user,
             len: len as u64,
             mapping: Arc::new(Guarded::new(MmapRegion::new(len).unwrap()).unwrap()),
-            allocated: true,
         }
     }
 

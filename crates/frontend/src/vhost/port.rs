@@ -6,6 +6,7 @@
 //! is written for a request of an ended session, and no ring is served while such requests are under way, since their
 //! writes could land after those of the next session.
 
+mod holes;
 mod queue;
 mod requests;
 mod setup;
@@ -14,6 +15,7 @@ mod unseen;
 pub use queue::RestNotice;
 pub use setup::QueueRefusal;
 
+use self::holes::Holes;
 use self::queue::Queue;
 use self::unseen::Failures;
 use super::config::Profile;
@@ -37,9 +39,9 @@ use undercroft_cache::{Extent, IoError, Request};
 use undercroft_hostmem::pressure::GuestRoom;
 
 /// Why requests of a guest wait that would have us charged for its memory.
-const WAITS_FOR_ROOM: &str = "the guest's memory is not preallocated, so that pages that the daemon touches first are \
-                              charged to its control group, which is full. Add prealloc=on to the guest's memory, or \
-                              raise the group's limit (MemoryMax)";
+const WAITS_FOR_ROOM: &str = "the guest's memory is not preallocated, or a balloon gave some of it back, so that pages \
+                              that the daemon touches first are charged to its control group, which is full. Add \
+                              prealloc=on to the guest's memory, or raise the group's limit (MemoryMax)";
 
 /// The device.
 #[derive(Debug)]
@@ -93,6 +95,8 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     careful: bool,
     /// What copies to guests may take of our control group.
     room: Arc<GuestRoom>,
+    /// Pages of the guest that are missing.
+    holes: Holes,
     /// The next request waits for room there.
     waits: bool,
     /// The log says that this front end's requests wait for it.
@@ -141,6 +145,7 @@ impl<F: PortFaults> VhostPort<F> {
             dropped: false,
             careful: false,
             room: Arc::default(),
+            holes: Holes::default(),
             waits: false,
             told: false,
             shut: false,
@@ -449,7 +454,10 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
 
     #[inline]
     fn copy_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
-        self.maps.current().copy_page(page, to)
+        let map = self.maps.current();
+        // A page that the guest gave back has nothing of it: to read it would take memory again.
+        let absent = self.holes.matter(map, to.len() as u64) && map.is_absent(page);
+        (!absent || F::has(PortBug::HolesCopied)) && map.copy_page(page, to)
     }
 
     fn waits(&self) -> Option<&'static str> {

@@ -16,10 +16,9 @@ use super::tasks::is_eventfd;
 use crate::PortHost;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, sync_channel};
-use undercroft_host::{Backing, Guarded};
+use undercroft_host::Guarded;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
@@ -79,7 +78,8 @@ impl Session {
 
     fn set_memory(&mut self, map: GuestMap) -> Result<()> {
         let map = Arc::new(map);
-        if !map.is_allocated() && self.options.room.is_limited() && !std::mem::replace(&mut self.advised, true) {
+        let has_to_know = self.options.room.is_limited() && map.look_for_holes();
+        if has_to_know && !std::mem::replace(&mut self.advised, true) {
             tracing::warn!(
                 disk = self.disk.name,
                 "the guest's memory is not preallocated: what the daemon is the first to touch of it is charged to the \
@@ -118,7 +118,7 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 /// Maps a region that a front end shares.
 fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<MemoryRegion> {
     let (guest, user, len, offset) = (region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset);
-    let kind = shared::check(&file, trust).map_err(Error::ReqHandlerError)?;
+    shared::check(&file, trust).map_err(Error::ReqHandlerError)?;
     // Access past the end of a file breaks the mapping, so what can be known beforehand is said now.
     let size = file.metadata().map_err(Error::ReqHandlerError)?;
     let end = offset.checked_add(len);
@@ -126,8 +126,7 @@ fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Me
         return Err(refused(format!("the file of the memory region at guest address {guest:#x} is too short for it")));
     }
     let mapping = Guarded::new(region.mmap_region(file)?).map_err(Error::ReqHandlerError)?;
-    let allocated = matches!(kind, Backing::Huge { .. }) || size.blocks().saturating_mul(512) >= size.len();
-    Ok(MemoryRegion { guest, user, len, mapping: Arc::new(mapping), allocated })
+    Ok(MemoryRegion { guest, user, len, mapping: Arc::new(mapping) })
 }
 
 /// Checks that a descriptor from the front end is an eventfd, and asks that writing to it does not block. The front end

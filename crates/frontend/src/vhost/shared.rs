@@ -18,14 +18,14 @@ pub enum Trust {
     Anything,
 }
 
-/// Whether `file` may be mapped; if so, of which kind it is.
+/// Whether `file` may be mapped.
 ///
 /// # Errors
 /// If it is of a kind that is not trusted.
-pub fn check(file: impl AsFd, trust: Trust) -> io::Result<Backing> {
+pub fn check(file: impl AsFd, trust: Trust) -> io::Result<()> {
     let kind = backing(file)?;
     if trust == Trust::Anything || kind != Backing::Other {
-        return Ok(kind);
+        return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,

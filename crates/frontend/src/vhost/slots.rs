@@ -235,9 +235,7 @@ mod tests {
     #[test]
     fn copies_find_their_pieces_in_any_order() {
         let mapping = Arc::new(undercroft_host::Guarded::new(MmapRegion::new(0x1000).unwrap()).unwrap());
-        let map = GuestMap::default()
-            .with(MemoryRegion { guest: 0, user: 0, len: 0x1000, mapping, allocated: true })
-            .unwrap();
+        let map = GuestMap::default().with(MemoryRegion { guest: 0, user: 0, len: 0x1000, mapping }).unwrap();
         let mut slots = Slots::new(1);
         let (_, slot) = slots.take();
         let lens = [5u32, 1, 700, 64, 300];

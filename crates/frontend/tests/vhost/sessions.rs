@@ -44,8 +44,7 @@ fn a_new_memory_table_keeps_rings_and_requests_under_way() {
     assert_eq!(rig.guest.used(0), [], "there is no ring to write to");
     assert_eq!(rig.take(), []);
     let mapping = Arc::new(undercroft_host::Guarded::new(MmapRegion::new(0x1000).unwrap()).unwrap());
-    let more =
-        whole.with(MemoryRegion { guest: 0x40_0000, user: 0x1000, len: 0x1000, mapping, allocated: true }).unwrap();
+    let more = whole.with(MemoryRegion { guest: 0x40_0000, user: 0x1000, len: 0x1000, mapping }).unwrap();
     rig.port.set_memory(Arc::new(more));
     assert_eq!(rig.guest.used(0), [(0, 513)], "the answer is not lost");
     assert_eq!(rig.guest.read(BUFFER, 512), (0..512).map(disk_byte).collect::<Vec<u8>>());

@@ -75,6 +75,7 @@ const WANTED: &[(&str, &str)] = &[
     ("blocks begin", "3584 bytes after multiples of 4096"),
     ("blocks begin elsewhere", "a long read over virtio"),
     ("blocks begin elsewhere", "a long read over NBD"),
+    ("memory given back", "before it was to be copied"),
     ("slept", "guest"),
     ("slept", "client"),
 ];

@@ -7,9 +7,10 @@
 //! Clients post and send, what they send arrives in pieces, disks execute operations and deliver their completions in
 //! any order, some with failures, some of what they read cannot be read at all. The process dies at any single store to
 //! the record of requests under way or to the used ring, and a fresh one finds both; hosts lose their power; front ends
-//! break off and come back; guests start anew, mask their notifications, and post chains that make no sense. What is
-//! checked: all data against a model of what each sector may hold; each chain seen used, and each request answered,
-//! exactly once, with the right status; no sleeper left unwoken; nobody starved.
+//! break off and come back; guests start anew, mask their notifications, give memory back, and post chains that make
+//! no sense. What is checked: all data against a model of what each sector may hold; each chain seen used, and each
+//! request answered, exactly once, with the right status; no sleeper left unwoken; nobody starved; no memory taken from
+//! the host to copy what a guest gave back.
 
 mod coverage;
 mod life;
@@ -42,6 +43,10 @@ use world::{B, Peer, Side, SimPort, World};
 const PAGINGS: [u64; 4] = [1024, 512, 2048, 3584];
 /// How many times as long runs are in which they do.
 const PAGING_TIMES: u64 = 2;
+/// Capacity of disks of guests that give memory back: enough for a table of the guest's pages.
+const FEW_BLOCKS: u32 = 64;
+/// Sets the order in which guests give memory back apart from all else.
+const BALLOON: u64 = 0xba11;
 /// Notes that are kept of a run that goes wrong.
 const NOTES: usize = 5000;
 
@@ -145,9 +150,11 @@ struct Sim {
     loses: bool,
     /// Front ends connect anew, again and again, while they are to be told of a loss.
     told_to_nobody: bool,
-    /// Guests' pages begin so many bytes after a multiple of 4096, and little else happens, so that there is time for
-    /// the core to count blocks from there.
+    /// Guests read and write whole pages that begin so many bytes after a multiple of 4096, and little else happens, so
+    /// that there is time for the core to count blocks from there.
     paging: Option<u64>,
+    /// Guests give memory back, so much at a time that blocks are often gone before they are copied.
+    balloons: Option<Rng>,
     /// A loss that is to be reported once more, by a planted bug.
     lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
@@ -192,7 +199,8 @@ impl Sim {
     fn new(plan: &Plan, with_log: bool) -> Sim {
         let mut rng = Rng::new(plan.seed);
         // Not drawn: seeds of faults that were found are to run as they did.
-        let paging = (plan.seed % 5 == 1).then(|| PAGINGS[(plan.seed / 5 % 4) as usize]);
+        let balloons = plan.seed % 10 == 7;
+        let paging = (plan.seed % 5 == 1).then(|| PAGINGS[(plan.seed / 5 % 4) as usize]).or(balloons.then_some(0));
         let disks = rng.between(1, 3) as u32;
         let (mut sides, mut disk_options) = (Vec::new(), Vec::new());
         for d in 0..disks {
@@ -202,6 +210,11 @@ impl Sim {
                 options.capacity_blocks = options.capacity_blocks.max(64);
                 if options.exclusive == ExclusiveMode::Off {
                     options.exclusive = ExclusiveMode::Auto;
+                }
+                if balloons {
+                    // Kept to however few copies hold their block; and blocks that have to go.
+                    options.exclusive = ExclusiveMode::Capture;
+                    options.capacity_blocks = FEW_BLOCKS;
                 }
                 side.behind = behind;
             }
@@ -239,6 +252,8 @@ impl Sim {
             // Not drawn either.
             told_to_nobody: plan.seed % 8 == 6,
             paging,
+            // Where pages are copied at all; with an order of its own, for the same reason.
+            balloons: balloons.then(|| Rng::new(plan.seed ^ BALLOON)),
             lost_again: None,
         };
         sim.boot();
@@ -327,6 +342,7 @@ impl Sim {
         }
         if self.paging.is_some() && self.steps.is_multiple_of(16) {
             self.look_at_blocks();
+            self.give_memory_back();
         }
         self.wake();
         self.let_go();
@@ -349,6 +365,16 @@ impl Sim {
                 self.world.coverage.met("blocks begin", format!("{offset} bytes after multiples of 4096"));
             }
         }
+    }
+
+    /// A guest gives memory back, where some do.
+    fn give_memory_back(&mut self) {
+        if self.balloons.is_some() {
+            // Only blocks whose contents are known are copied.
+            self.spare();
+        }
+        let Some(rng) = &mut self.balloons else { return };
+        self.world.ports.iter_mut().filter_map(SimPort::guest).for_each(|guest| guest.give_back(rng));
     }
 
     /// The next stores may be the last.

@@ -126,6 +126,14 @@ impl SimPort {
         }
     }
 
+    /// The guest, if there is one.
+    pub(super) fn guest(&mut self) -> Option<&mut SimGuest> {
+        match &mut self.peer {
+            Peer::Guest(g) => Some(g),
+            Peer::Client(_) => None,
+        }
+    }
+
     pub(super) fn under_way(&self) -> usize {
         match &self.peer {
             Peer::Guest(g) => g.under_way(),
@@ -466,8 +474,21 @@ impl Effects for World {
 
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         // One guest for each disk.
-        let memory = self.ports.iter_mut().filter(|p| p.disk == disk.0 as usize).find_map(SimPort::memory);
-        memory.is_some_and(|memory| memory.copy_page(page, to))
+        let guest = self.ports.iter_mut().filter(|p| p.disk == disk.0 as usize).find_map(SimPort::guest);
+        match guest.map(|guest| guest.copy_page(page, to)) {
+            Some(Ok(copied)) => {
+                self.coverage.met("page of a guest", "copied for the cache");
+                if !copied {
+                    self.coverage.met("memory given back", "before it was to be copied");
+                }
+                copied
+            }
+            Some(Err(what)) => {
+                self.violate(what.to_string());
+                false
+            }
+            None => false,
+        }
     }
 
     fn captured(&mut self, disk: DiskId, at: u64, bytes: &[u8; 4096]) -> bool {

@@ -7,6 +7,7 @@
 use crate::faults::Switched;
 use std::collections::HashSet;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::fence;
@@ -55,12 +56,29 @@ impl Guest {
             let file = FileOffset::new(File::from(fd), 0);
             let mapping = MmapRegion::from_file(file, len as usize).expect("memory");
             let mapping = Arc::new(undercroft_host::Guarded::new(mapping).expect("memory"));
-            map = map
-                .with(MemoryRegion { guest, user: USER + guest, len, mapping, allocated: false })
-                .expect("regions do not overlap");
+            map = map.with(MemoryRegion { guest, user: USER + guest, len, mapping }).expect("regions do not overlap");
         }
         let zero = vec![0; usize::from(queues)];
         Guest { map: Arc::new(map), size, available: zero.clone(), used: zero }
+    }
+
+    /// Gives the pages that lie wholly in `len` bytes at `at` back to the host, as a balloon does. From now on they
+    /// read as zeroes.
+    pub(crate) fn give_back(&self, at: u64, len: u64) {
+        const PAGE: u64 = 4096;
+        let how = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        for page in (at.next_multiple_of(PAGE)..(at + len) / PAGE * PAGE).step_by(PAGE as usize) {
+            let region = self.map.regions().iter().find(|r| (r.guest..r.guest + r.len).contains(&page));
+            let region = region.expect("the test stays inside memory");
+            let place = region.mapping.file_offset().expect("all of it is of files");
+            rustix::fs::fallocate(place.file(), how, page - region.guest, PAGE).expect("memory has holes");
+        }
+    }
+
+    /// Bytes of the host's memory that its memory takes.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let files = self.map.regions().iter().filter_map(|r| r.mapping.file_offset());
+        files.map(|place| place.file().metadata().map_or(0, |about| 512 * about.blocks())).sum()
     }
 
     /// Where the parts of a ring lie, as guest addresses.

@@ -13,7 +13,7 @@ use std::sync::mpsc::sync_channel;
 use undercroft_frontend::faults::StoreSite;
 use undercroft_frontend::vhost::limits::RANGES_MAX;
 use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile, VhostPort};
-use undercroft_frontend::{DiskInfo, Port};
+use undercroft_frontend::{DiskInfo, GuestMemory, Port};
 use undercroft_testkit::rng::{Rng, fill_pattern};
 use vhost::vhost_user::message::VhostUserInflight;
 
@@ -269,6 +269,27 @@ impl SimGuest {
     pub(crate) fn remap(&mut self) -> Result<(), StoreSite> {
         let (port, map) = (&mut self.port, Arc::new((*self.guest.map).clone()));
         living(|| port.set_memory(map))
+    }
+
+    /// A balloon takes memory that no chain uses now, and the host has it back at once.
+    pub(crate) fn give_back(&mut self, rng: &mut Rng) {
+        if !self.places.is_empty() {
+            let place = *rng.pick(&self.places);
+            self.guest.give_back(place, PLACE_BYTES);
+        }
+    }
+
+    /// Copies a page as the device does for the cache.
+    ///
+    /// # Errors
+    /// If memory was taken from the host for that.
+    pub(crate) fn copy_page(&mut self, page: u32, to: &mut [u8; PAGE as usize]) -> Result<bool, Violation> {
+        let held = self.guest.held_bytes();
+        let copied = self.port.copy_page(page, to);
+        match self.guest.held_bytes() {
+            now if now == held => Ok(copied),
+            now => Err(format!("to copy page {page} took {} bytes of the host's memory", now - held).into()),
+        }
     }
 
     /// Whether something has happened that wakes the worker.

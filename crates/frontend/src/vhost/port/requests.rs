@@ -18,7 +18,7 @@ impl<F: PortFaults> VhostPort<F> {
     /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no
     /// `room` wait for the next turn. Returns false if the chain has to wait.
     pub(super) fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
-        let Self { queues, maps, spans, ranges, hint, disk, whole_at, room: guest_room, .. } = self;
+        let Self { queues, maps, spans, ranges, hint, disk, whole_at, room: guest_room, holes, .. } = self;
         let queue = &mut queues[usize::from(index)];
         let ring = queue.ring.as_mut().expect("a running queue has a ring");
         let repeated = queue.again.pop();
@@ -33,11 +33,12 @@ impl<F: PortFaults> VhostPort<F> {
             // Nobody may have posted this: the worker drops the front end before it looks here again.
             return Ok(false);
         }
-        // Pages that nobody has touched yet are charged to us, and stay so; only asked where a control group limits us.
-        self.waits = guest_room.is_limited()
-            && !map.is_allocated()
-            && matches!(action, Action::Read { .. } | Action::Write { .. })
-            && !guest_room.take(map.absent_bytes(spans));
+        // Missing pages are charged to us when we touch them, and stay so; only asked where a control group limits us.
+        let touched = match action {
+            Action::Read { len, .. } | Action::Write { len, .. } if guest_room.is_limited() => len,
+            _ => 0,
+        };
+        self.waits = touched > 0 && holes.matter(map, u64::from(touched)) && !guest_room.take(map.absent_bytes(spans));
         if self.waits {
             match repeated {
                 Some(head) => queue.again.push(head),

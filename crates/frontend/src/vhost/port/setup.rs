@@ -10,6 +10,7 @@ use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
 use super::super::ring::{RingAddresses, SplitRing};
 use super::VhostPort;
+use super::holes::Holes;
 use super::queue::{Queue, RestNotice, notify, report};
 use crate::Port;
 use crate::faults::{PortBug, PortFaults};
@@ -78,6 +79,7 @@ impl<F: PortFaults> VhostPort<F> {
         self.memory_changed = true;
         self.whole_at = u64::MAX;
         self.hint = 0;
+        self.holes = Holes::default();
         let map = self.maps.current();
         self.queues.iter_mut().for_each(|queue| queue.remap::<F>(map, self.event_idx));
         self.forget_seen();
