@@ -49,6 +49,7 @@ long             libvirt-daemon-system  libvirtd, which starts a guest on a disk
 test             libxml2-utils        xmllint, with which virt-xml-validate checks
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
+test             dmsetup              encrypts a disk in a guest, in the tests
 test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
 demo,kernel      xz-utils             unpacks a kernel's source, which guests in the laboratory read

@@ -38,7 +38,7 @@ class Company:
     """What loads with company have in common."""
 
     style = "company"
-    format, guests, disks = "raw", 1, 1
+    format, guests, disks, guest_options, perfect = "raw", 1, 1, {}, True
     cache_extra_bytes = 0  # host memory for serving, beyond N
     limit_extra_bytes = 0  # of the control group, beyond what serving may have
 

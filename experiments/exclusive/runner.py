@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from rig import machine, readahead, slowdisk
-from rig.fleet import Fleet
+from rig.fleet import PHASE_SECONDS, Fleet
 
 from . import measure, perfect, twice
 from .cells import BLOCK
@@ -32,13 +32,24 @@ class Run(Fleet):
 
     def start(self, stack, disks):
         """Boots the guests, with the kernel that the cell asks for."""
-        super().start(stack, disks, f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}")
+        options = f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}"
+        super().start(stack, disks, options, **self.load.guest_options)
         for guest in self.guests:
-            # While nobody has a disk open, its kernel keeps nothing of it: the next part of a run would find an empty
-            # cache.
-            for disk in range(self.load.disks):
-                guest.run(f"sleep 100000 </dev/vd{chr(ord('a') + disk)} >/dev/null 2>&1 &")
-            guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
+            self.settle(guest)
+
+    def settle(self, guest):
+        """Sets a guest up that has booted."""
+        # While nobody has a disk open, its kernel keeps nothing of it: the next part of a run would find an empty
+        # cache.
+        for disk in range(self.load.disks):
+            guest.run(f"sleep 100000 </dev/vd{chr(ord('a') + disk)} >/dev/null 2>&1 &")
+        guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
+
+    def watch(self, guest, command):
+        """Runs the workload program in a guest, shows how far it is, and measures nothing."""
+        for event in guest.events(command, PHASE_SECONDS):
+            if event["event"] == "progress":
+                self.show(self.cell.id, guest, event)
 
     def guest_facts(self):
         """What the guests say of themselves."""
@@ -193,7 +204,7 @@ class Run(Fleet):
             found["hits"].append(perfect.hits(records[begin:]))
             # A log is of one disk: what a cache would hold of several together cannot be computed from logs without
             # times.
-            if self.arm.key == "direct" and self.load.disks == 1:
+            if self.arm.key == "direct" and self.load.disks == 1 and self.load.perfect:
                 capacity = self.cell.cache_bytes // BLOCK
                 found["perfect"].append(perfect.exclusive(records, begin, capacity))
                 found["inclusive_lru"].append(perfect.inclusive_lru(records, begin, capacity))

@@ -27,7 +27,7 @@ class Tree:
     """One guest that reads a source tree of 1.5 times what it can keep."""
 
     key, title = "tree", "kernel source, grep and tar"
-    guests, disks, format, style = 1, 1, "raw", "grid"
+    guests, disks, format, style, guest_options, perfect = 1, 1, "raw", "grid", {}, True
     cache_extra_bytes = limit_extra_bytes = 0
     reads_only = True
     times = 1.5

@@ -7,6 +7,7 @@
 #   iolog.so     what the laboratory loads into qemu-storage-daemon to see single transfers
 #   slowdisk.so  what it loads into nbdkit to make a disk slow
 #   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
+#   initramfs-crypt  (--tools) initramfs, and dmsetup and the modules that encrypt a disk, for tests
 #
 # Only what is missing or older than its source is made again; once made, it needs no network.
 set -euo pipefail
@@ -33,7 +34,13 @@ stale() {
     return 1
 }
 
-if [ ! -e vmlinuz ]; then
+# What init loads, in a guest that has the device; what tests load.
+modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio_balloon)
+crypt_modules=(ecb xts dm-mod dm-crypt)
+complete=y
+for module in "${modules[@]}" "${crypt_modules[@]}"; do [ -e "kernel/modules/$module.ko" ] || complete=; done
+
+if [ ! -e vmlinuz ] || [ -z "$complete" ]; then
     package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
     [ -n "$package" ] || stop "apt knows no linux-image-cloud-amd64: run 'apt-get update', then this again"
     echo "guest: fetching $package (27 MB; it is unpacked here, not installed)"
@@ -42,7 +49,7 @@ if [ ! -e vmlinuz ]; then
         stop "apt-get download $package failed: $(tail -n 1 kernel/download.log)"
     dpkg-deb -x kernel/linux-image-*.deb kernel/unpacked
     mkdir -p kernel/modules
-    for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk; do
+    for module in "${modules[@]}" "${crypt_modules[@]}"; do
         found=$(find kernel/unpacked/lib/modules -name "$module.ko")
         [ -n "$found" ] || stop "$package has no module $module"
         cp "$found" kernel/modules/
@@ -72,27 +79,39 @@ if stale initramfs "$here/init" "$here/build.sh" workload vmlinuz; then
     rm -rf root && mkdir -p root/bin root/lib/modules
     cp /bin/busybox root/bin/busybox
     cp workload root/bin/workload
-    cp kernel/modules/*.ko root/lib/modules/
+    for module in "${modules[@]}"; do cp "kernel/modules/$module.ko" root/lib/modules/; done
     install -m 755 "$here/init" root/init
     pack root >initramfs.new
     rm -rf root
     mv initramfs.new initramfs
 fi
 
-if [ "${1:-}" = --tools ] && stale initramfs-tools initramfs; then
-    rm -rf tools && mkdir -p tools/bin tools/etc
-    : >tools/etc/mke2fs.conf
-    cp /etc/mke2fs.conf tools/etc/ 2>/dev/null || true
-    for program in mkfs.ext4 e2fsck fio; do
-        path=$(PATH="$PATH:/usr/sbin:/sbin" command -v $program) || stop "$program is not here: run 'scripts/setup.sh test'"
-        cp -L "$path" "tools/bin/$program"
+# initramfs-NAME: initramfs, and programs of the host with the libraries that they load. What is in root-NAME already goes in as well.
+with_programs() { # NAME PROGRAM...
+    local name=$1 program path library
+    mkdir -p "root-$name/bin"
+    for program in "${@:2}"; do
+        path=$(PATH="$PATH:/usr/sbin:/sbin" command -v "$program") || stop "$program is not here: run 'scripts/setup.sh test'"
+        cp -L "$path" "root-$name/bin/$program"
         # Each line of ldd: NAME => PATH (ADDRESS), or PATH (ADDRESS) for the loader.
         for library in $(ldd "$path" | awk '$2 == "=>" { print $3 } $1 ~ /^\// { print $1 }'); do
-            mkdir -p "tools$(dirname "$library")"
-            cp -L "$library" "tools$library"
+            mkdir -p "root-$name$(dirname "$library")"
+            cp -L "$library" "root-$name$library"
         done
     done
-    { cat initramfs && pack tools; } >initramfs-tools.new
-    rm -rf tools
-    mv initramfs-tools.new initramfs-tools
+    { cat initramfs && pack "root-$name"; } >"initramfs-$name.new"
+    rm -rf "root-$name"
+    mv "initramfs-$name.new" "initramfs-$name"
+}
+
+if [ "${1:-}" = --tools ] && stale initramfs-tools initramfs; then
+    rm -rf root-tools && mkdir -p root-tools/etc
+    : >root-tools/etc/mke2fs.conf
+    cp /etc/mke2fs.conf root-tools/etc/ 2>/dev/null || true
+    with_programs tools mkfs.ext4 e2fsck fio
+fi
+if [ "${1:-}" = --tools ] && stale initramfs-crypt initramfs; then
+    rm -rf root-crypt && mkdir -p root-crypt/lib/modules
+    for module in "${crypt_modules[@]}"; do cp "kernel/modules/$module.ko" root-crypt/lib/modules/; done
+    with_programs crypt dmsetup
 fi

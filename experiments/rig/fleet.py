@@ -21,8 +21,8 @@ class Fleet:
         self.way, self.folder, self.ram_mib, self.accel, self.screen = way, folder, ram_mib, accel, screen
         self.guests = []
 
-    def start(self, stack, disks, kernel_options=""):
-        """Serves `disks` and boots the guests; `stack` ends all of it."""
+    def start(self, stack, disks, kernel_options="", **guest_options):
+        """Serves `disks` and boots the guests, with what else `Guest` is to be told; `stack` ends all of it."""
         stack.enter_context(self.way)
         self.way.start(disks)
         each = self.way.disks_each
@@ -34,6 +34,7 @@ class Fleet:
             guest = guests.Guest(
                 f"{self.way.key}-guest-{i + 1}", arguments, self.folder, self.ram_mib, self.accel,
                 wrap=self.way.wrap_guest, append=kernel_options, check=self.way.check, private=self.way.private_ram,
+                **guest_options,
             )  # fmt: skip
             self.guests.append(stack.enter_context(guest))
         for guest in self.guests:
@@ -51,7 +52,7 @@ class Fleet:
             try:
                 for event in guest.events(command, PHASE_SECONDS):
                     if event["event"] == "progress":
-                        self._show(what, guest, event)
+                        self.show(what, guest, event)
                     elif event["event"] == "ready":
                         barrier.wait()
                         barrier.wait()
@@ -87,7 +88,8 @@ class Fleet:
                 raise Stopped(f"{what}, {self.way.title}: the guests did not finish together") from None
             return [future.result() for future in futures], before, after
 
-    def _show(self, what, guest, event):
+    def show(self, what, guest, event):
+        """Shows how far a guest's workload program is."""
         done = event["done"] / event["of"]
         self.screen.status(
             guest.name,

@@ -4,10 +4,14 @@ Owns the QEMU process and the two serial lines: the console goes to a log, comma
 experiments/guest/init). Never knows who serves the disk: it is given QEMU's arguments for it.
 """
 
+import contextlib
 import json
 import os
 import queue
+import shutil
+import socket
 import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,7 +24,8 @@ BUILT = ROOT / "build" / "guest"
 
 
 def build(tools=False):
-    """Makes kernel and initramfs if they are missing or old; with `tools`, one with mkfs.ext4, e2fsck and fio too."""
+    """Makes kernel and initramfs if they are missing or old; with `tools`, those with mkfs.ext4, e2fsck and fio, and
+    with dm-crypt, too."""
     script = ROOT / "experiments" / "guest" / "build.sh"
     done = subprocess.run([script, *(["--tools"] if tools else [])], stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -55,12 +60,13 @@ def accelerator():
 class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
     folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. With `reboots` a
-    reboot, or a panic, does not end QEMU. `check` is called every second while the guest is waited for: it raises
-    `Stopped` if nobody serves the disk any more, for which a guest would wait for ever."""
+    reboot, or a panic, does not end QEMU; with `balloons` it has a balloon, with `grows` room for more memory. `check`
+    is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk any more, for
+    which a guest would wait for ever."""
 
     def __init__(
         self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
-        check=lambda: None, private=False, reboots=False,
+        check=lambda: None, private=False, reboots=False, balloons=False, grows=False,
     ):  # fmt: skip
         self.name = name
         self.check = check
@@ -69,18 +75,24 @@ class Guest:
         self.log.unlink(missing_ok=True)
         self.kernel = None
         ram = f"{ram_mib}M"
+        self.ram_bytes = ram_mib << 20
+        # Paths of sockets have at most 107 bytes, whatever the folder of the logs is.
+        self.control_dir = Path(tempfile.mkdtemp(prefix="undercroft-guest-")) if balloons or grows else None
+        control = ["-qmp", f"unix:{self.control_dir}/qmp,server=on,wait=off"] if self.control_dir else []
         backend = "memory-backend-ram" if private else "memory-backend-memfd"
         argv = [
             "qemu-system-x86_64", "-name", name, "-machine", "q35,memory-backend=ram", "-accel", accel, "-cpu", "max",
             # vhost-user shares the guest's memory. It is touched here, so that no page of it is ever charged to the
             # control group of the process that serves the disk.
-            "-m", ram, "-object", f"{backend},id=ram,size={ram},share={'off' if private else 'on'},prealloc=on",
+            "-m", f"{ram},slots=2,maxmem=4G" if grows else ram,
+            "-object", f"{backend},id=ram,size={ram},share={'off' if private else 'on'},prealloc=on",
             "-nodefaults", "-no-user-config", "-display", "none", *([] if reboots else ["-no-reboot"]),
             "-serial", f"file:{self.console}", "-serial", "stdio",
             "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,
             # Under emulation on a busy host the kernel's check that the timer ticks can fail, which it takes for a
             # broken board.
             "-append", f"console=ttyS0 quiet panic=-1 no_timer_check {append}".rstrip(),
+            *(["-device", "virtio-balloon-pci"] if balloons else []), *control,
             *disk,
         ]  # fmt: skip
         self.qemu = process.start(
@@ -194,6 +206,64 @@ class Guest:
         self.send("exec reboot -f")
         self.wait_ready()
 
+    @contextlib.contextmanager
+    def _control(self, seconds):
+        """A function that has QEMU do a command and returns what it answers."""
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(seconds)
+            control.connect(str(self.control_dir / "qmp"))
+            answers = control.makefile()
+
+            def ask(command, **arguments):
+                control.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+                # Events come between.
+                while "event" in (answer := json.loads(answers.readline())):
+                    pass
+                if "error" in answer:
+                    raise Stopped(f"{self.name}: {command}: {answer['error']['desc']}")
+                return answer["return"]
+
+            answers.readline()  # the greeting
+            ask("qmp_capabilities")
+            yield ask
+
+    def balloon(self, bytes_taken, seconds=60):
+        """Has the balloon take so much of the guest's memory, 0 for nothing, and waits until it has; it was made with
+        `balloons`."""
+        with self._control(seconds) as ask:
+            left = self.ram_bytes - bytes_taken
+            ask("balloon", value=left)
+            end = time.monotonic() + seconds
+            while (now := ask("query-balloon")["actual"]) != left:
+                if time.monotonic() > end:
+                    raise Stopped(f"{self.name}: the balloon left {now >> 20} MiB in {seconds} s, not {left >> 20}")
+                time.sleep(0.05)
+
+    def grow(self, more, seconds=60):
+        """Plugs in `more` bytes of memory, and waits until the guest uses them; it was made with `grows`."""
+
+        def total():
+            return int(self.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")[1]) << 10
+
+        before = total()
+        self.run("echo online_kernel > /sys/devices/system/memory/auto_online_blocks")
+        with self._control(seconds) as ask:
+            backend = {"qom-type": "memory-backend-memfd", "id": "more", "size": more, "share": True, "prealloc": True}
+            ask("object-add", **backend)
+            ask("device_add", driver="pc-dimm", id="dimm", memdev="more")
+        end = time.monotonic() + seconds
+        while (now := total()) < before + more * 3 // 4:
+            if time.monotonic() > end:
+                raise Stopped(f"{self.name}: it uses {now >> 20} MiB after {seconds} s, and {before >> 20} before")
+            time.sleep(0.1)
+
+    def held_bytes(self):
+        """Host memory behind the guest's RAM, by the kernel's count of its memfd."""
+        for fd in Path(f"/proc/{self.qemu.pid}/fd").iterdir():
+            if os.readlink(fd).startswith("/memfd:memory-backend-memfd"):
+                return os.stat(fd).st_blocks * 512
+        raise Stopped(f"{self.name}: QEMU has no memfd")
+
     def close(self):
         """Ends QEMU, whatever it does."""
         if self.qemu.poll() is None:
@@ -204,6 +274,8 @@ class Guest:
                 pipe.close()
             except OSError:
                 pass
+        if self.control_dir:
+            shutil.rmtree(self.control_dir, ignore_errors=True)
 
     def __enter__(self):
         return self
