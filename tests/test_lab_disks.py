@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from demo import demo  # noqa: E402
 from exclusive import run as lab  # noqa: E402
 from exclusive import arms, cells, derive, loads, measure, plots, report, store, times  # noqa: E402
+from exclusive import load as one_guest  # noqa: E402
 from rig import guest as guests  # noqa: E402
 from rig import machine, programs, readahead, serving, slowdisk  # noqa: E402
 from rig.process import Stopped  # noqa: E402
@@ -211,12 +212,42 @@ def test_later_parts_of_a_run_read_the_same_blocks_in_another_order():
     )
     assert "--prefill" in first and "--prefill" not in second + after_another
     assert "--warm 0 " in second and "--warm 0 " not in first + after_another
-    assert all(f"--layout {loads.LAYOUT}" in c for c in (first, second, after_another)), "popular blocks stay popular"
+    assert all(f"--layout {one_guest.LAYOUT}" in c for c in (first, second, after_another)), "popular blocks stay popular"
     rng = [c[c.index("--rng") :].split()[1] for c in (first, second, after_another)]
     assert len(set(rng)) == 3
     assert "--layout" not in load.command(
         cells.Cell("zipf", True, False, 0.5)
     ), "the local disk's runs are as they always were"
+
+
+@pytest.mark.parametrize("event", ["reboot", "drop", "balloon"])
+@pytest.mark.parametrize("kind", ["zipf", "uniform"])
+def test_guests_that_lose_their_cache_read_the_same_blocks_again(event, kind):
+    """Caches are filled, the guest loses its own in the way that the load is named for, and then as many reads as there
+    are blocks are measured: of the same blocks, in another order, without filling anything before."""
+    load, cell, done = loads.LOADS[f"{event}-{kind}"], cells.Cell(f"{event}-{kind}", True, False, 0.5), []
+    guest = SimpleNamespace(
+        reboot=lambda: done.append("reboot"),
+        run=lambda command: done.append(command),
+        balloon=lambda size: done.append(f"balloon {size // MIB}"),
+    )
+    run = SimpleNamespace(
+        cell=cell,
+        guests=[guest],
+        watch=lambda _, command: done.append(command),
+        settle=lambda _: done.append("settle"),
+        together=lambda commands: done.append(commands[0][1]) or ([{}], {}, {}),
+    )
+    assert load.drive(run) == ([{}], {}, {}, {})
+    fill, *lost, measured = done
+    wanted = {"reboot": ["reboot", "settle"], "drop": ["echo 3 > /proc/sys/vm/drop_caches"], "balloon": ["balloon 32"]}
+    assert lost == wanted[event]
+    assert "--prefill" in fill and "--wait" not in fill and "--prefill" not in measured and "--wait" in measured
+    assert f"--ops {load.blocks(cell)}" in measured and "--warm 0 " in measured
+    same = [c[: c.index(f"--layout {one_guest.LAYOUT}")] for c in (fill, measured)]
+    assert same[0] == same[1] and f"workload {kind} " in same[0]
+    assert fill.split("--rng ")[1].split()[0] != measured.split("--rng ")[1].split()[0]
+    assert load.check(cells.Cell(cell.load, True, False, 0.5, wait_us=500)) and not load.check(cell)
 
 
 def test_every_arm_has_the_cache_and_one_allowance(tmp_path, monkeypatch):
@@ -451,7 +482,7 @@ def test_a_load_on_several_disks_uses_all_of_them(tmp_path, monkeypatch):
     assert one == command.replace("/dev/vda,/dev/vdb", "/dev/vda").replace("vda,vdb", "vda"), "it is the same load"
     master = tmp_path / "master.raw"
     master.write_bytes(b"content")
-    monkeypatch.setattr(loads, "pattern", lambda *_: master)
+    monkeypatch.setattr(one_guest, "pattern", lambda *_: master)
     disks = load.images(cell, tmp_path, print)
     assert len(disks) == 2 and all(disk.read_bytes() == b"content" for disk in disks)
     assert master not in disks and loads.LOADS["disks1"].images(cell, tmp_path, print) == [master]
