@@ -212,7 +212,8 @@ def test_later_parts_of_a_run_read_the_same_blocks_in_another_order():
     )
     assert "--prefill" in first and "--prefill" not in second + after_another
     assert "--warm 0 " in second and "--warm 0 " not in first + after_another
-    assert all(f"--layout {one_guest.LAYOUT}" in c for c in (first, second, after_another)), "popular blocks stay popular"
+    layout = f"--layout {one_guest.LAYOUT}"
+    assert all(layout in c for c in (first, second, after_another)), "popular blocks stay popular"
     rng = [c[c.index("--rng") :].split()[1] for c in (first, second, after_another)]
     assert len(set(rng)) == 3
     assert "--layout" not in load.command(
