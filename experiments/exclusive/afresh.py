@@ -7,9 +7,8 @@ another order, so what the host's cache had before it begins is what counts.
 
 from dataclasses import dataclass
 
-from .beside import SEED
 from .cells import MIB, Cell
-from .load import LAYOUT, Load
+from .load import Load
 
 # Of what the guest can use as page cache.
 BALLOON = 0.25
@@ -22,6 +21,7 @@ class Afresh(Load):
     event: str = "reboot"
     # A perfect cache's savings are computed from transfers; these losses come without any.
     perfect = False
+    in_parts = True
 
     @property
     def guest_options(self) -> dict:
@@ -53,11 +53,7 @@ class Afresh(Load):
     def drive(self, run):
         """Fills the caches, lets the guest lose its own, and measures."""
         guest, cell = run.guests[0], run.cell
-        warm, ops = self.counts(cell)
-        # Which blocks are popular must not depend on the order of the reads.
-        common = f"workload {self.kind} /dev/vda --seed {SEED} --bytes {self.bytes(cell)} --layout {LAYOUT}"
-        common += f" --alpha {self.alpha}" if self.kind == "zipf" else ""
-        run.watch(guest, f"{common} --rng 7 --prefill --warm 0 --ops {warm}")
+        run.watch(guest, self.command(cell).replace(" --wait", ""))
         if self.event == "reboot":
             guest.reboot()
             run.settle(guest)
@@ -65,7 +61,7 @@ class Afresh(Load):
             guest.run("echo 3 > /proc/sys/vm/drop_caches")
         else:
             guest.balloon(self.taken_mib(cell) * MIB)
-        return *run.together([(guest, f"{common} --device vda --wait --rng 107 --warm 0 --ops {ops}")]), {}
+        return *run.together([(guest, self.command(cell, part=1, warm=False))]), {}
 
     def check(self, cell: Cell) -> str:
         """Why a cell cannot be run, or nothing."""

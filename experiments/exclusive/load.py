@@ -22,9 +22,11 @@ LAYOUT = 3
 class Load:
     """A single guest that runs the workload program on its raw disk."""
 
-    # How the guest is started, beyond the usual; and whether a perfect cache's savings can be computed.
+    # How the guest is started, beyond the usual; whether a perfect cache's savings can be computed; and whether a run
+    # has several parts also on the local disk, so that which blocks are popular must not depend on the order of reads.
     guest_options = {}
     perfect = True
+    in_parts = False
 
     key: str
     title: str  # for tables
@@ -102,7 +104,7 @@ class Load:
             f"--device {','.join(names)} --wait",
             f"--rng {index + 7 + 100 * part} --warm {before if warm else 0} --ops {ops}",
         ]
-        if cell.wait_us is not None:
+        if cell.wait_us is not None or self.in_parts:
             parts.append(f"--layout {LAYOUT}")
         if self.seconds:
             parts.append(f"--seconds {self.seconds:g}")

@@ -78,8 +78,8 @@ impl Session {
 
     fn set_memory(&mut self, map: GuestMap) -> Result<()> {
         let map = Arc::new(map);
-        let has_to_know = self.options.room.is_limited() && map.look_for_holes();
-        if has_to_know && !std::mem::replace(&mut self.advised, true) {
+        let is_charged = self.options.room.is_limited() && map.look_for_holes();
+        if is_charged && !std::mem::replace(&mut self.advised, true) {
             tracing::warn!(
                 disk = self.disk.name,
                 "the guest's memory is not preallocated: what the daemon is the first to touch of it is charged to the \

@@ -139,6 +139,23 @@ mod tests {
     }
 
     #[test]
+    fn rest_is_of_one_plan_and_ends_where_something_is_to_be_done() {
+        let plan = Arc::new(plan(&["a", "b"]));
+        let mut m = ShareManager::default();
+        m.follow(&plan).unwrap();
+        assert!(!m.rests(&plan), "nothing has been divided");
+        for _ in 0..2 {
+            let ShareManager { layout, governor, .. } = &mut m;
+            governor.interval(layout.tree(), &[]);
+        }
+        assert!(m.rests(&plan) && !m.rests(&Arc::new(ServePlan::clone(&plan))));
+        m.moving = true;
+        assert!(!m.rests(&plan), "shares are on their way");
+        (m.moving, m.problem) = (false, Some("no room".into()));
+        assert!(!m.rests(&plan), "it is tried again");
+    }
+
+    #[test]
     fn floors_are_raised_whatever_was_done_to_the_tree_between() {
         let (few, plan) = (FEW_BYTES / UNIT_BYTES, Arc::new(plan(&["a", "b"])));
         let mut m = ShareManager::default();
