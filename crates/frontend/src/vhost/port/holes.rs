@@ -1,7 +1,7 @@
 //! Whether pages of the guest's memory may be missing: never touched, or given back since, as a balloon does.
 //!
 //! Owns what the last look at the memory's files has shown, and how much has been accessed since. Never touches the
-//! memory. Invariant: no more than [`LOOK_BYTES`], or one longer request, are accessed between two looks, so that is the
+//! memory. Invariant: no more than [`LOOK_BYTES`], or one longer request, are accessed between two looks; that is the
 //! most memory that we take for pages which went missing meanwhile.
 
 use super::super::memory::GuestMap;
