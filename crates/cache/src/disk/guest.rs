@@ -149,8 +149,15 @@ impl GuestSide {
     /// Whether the hash of `block`'s content is needed: by the scanner, or because the guest holds the block.
     #[inline]
     pub(super) fn wants_hash(&self, block: u64, arena: &Store) -> bool {
-        let held = || self.member(arena).is_some_and(|(m, table)| table.residency().page_of(m, block).is_some());
-        self.scanned || self.exclusive.as_ref().is_some_and(|e| e.wants_hash()) && held()
+        let held = || {
+            let residency = self.member(arena).map(|(member, table)| (member, table.residency()));
+            residency.and_then(|(member, residency)| residency.get(residency.page_of(member, block)?))
+        };
+        self.scanned
+            || self
+                .exclusive
+                .as_ref()
+                .is_some_and(|e| e.wants_hash(Class::Read) && held().is_some_and(|r| e.wants_hash(r.class)))
     }
 
     /// The hash of a content.

@@ -235,7 +235,7 @@ impl<K: PolicySet> Exclusive<K> {
             index.set_tier(slot, Tier::Hot);
             return Departure::Kept(left.block);
         }
-        if may_copy && table.wants_copy(&left) {
+        if may_copy && self.evidence.wants(left.class) && table.wants_copy(&left) {
             self.stats.captures_tried += 1;
             return Departure::Capture(left);
         }
@@ -288,9 +288,9 @@ impl<K: PolicySet> Exclusive<K> {
 
     /// Notes what came of a copy, and whether that says that pages hold the disk's blocks, or never do. A disk whose
     /// way was chosen by hand keeps to it.
-    fn tell(&mut self, table: &mut GuestTable, copied: Copied) {
+    fn tell(&mut self, table: &mut GuestTable, copied: Copied, class: Class) {
         let before = self.is_opaque();
-        if self.mode != ExclusiveMode::Auto || !self.evidence.tell(copied, self.pace.transfers) {
+        if self.mode != ExclusiveMode::Auto || !self.evidence.tell(copied, class, self.pace.transfers) {
             return;
         }
         if self.is_opaque() != before {
@@ -336,10 +336,10 @@ impl<K: PolicySet> Exclusive<K> {
         self.is_opaque() && self.is_inclusive()
     }
 
-    /// Whether contents of blocks that the guest is given are to be hashed.
+    /// Whether contents of blocks that the guest has been given, into pages of this class, are to be hashed.
     #[inline]
-    pub fn wants_hash(&self) -> bool {
-        self.evidence.wants_hash()
+    pub fn wants_hash(&self, class: Class) -> bool {
+        self.evidence.wants_hash(class)
     }
 
     /// A content was hashed.
@@ -368,7 +368,7 @@ impl<K: PolicySet> Exclusive<K> {
         table.judge(held);
         self.stats.captures += u64::from(held);
         self.stats.captures_zeroed += u64::from(copied == Copied::Zeroes);
-        self.tell(table, copied);
+        self.tell(table, copied, what.class);
         if !held {
             self.lost(table, what);
         }

@@ -224,7 +224,7 @@ impl Host {
             return matches!(outcome, Outcome::Hit(_));
         }
         let found = self.index.peek(t.block).is_some();
-        let hashed = self.exclusive.wants_hash().then(|| tag(t.block, version));
+        let hashed = self.exclusive.wants_hash(class).then(|| tag(t.block, version));
         if hashed.is_some() {
             self.exclusive.hashed();
         }

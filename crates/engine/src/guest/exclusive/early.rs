@@ -25,7 +25,7 @@ impl<K: PolicySet> Exclusive<K> {
         while looks < LOOKS_MAX {
             looks += 1;
             let due = self.next_due(table)?;
-            if !table.yields.worth(due.what.class) {
+            if !self.evidence.wants(due.what.class) || !table.yields.worth(due.what.class) {
                 continue;
             }
             if let Some(slot) = index.peek(due.what.block) {
@@ -93,7 +93,7 @@ impl<K: PolicySet> Exclusive<K> {
 
     /// What came of a copy.
     pub fn copied(&mut self, table: &mut GuestTable, index: &mut Index<K>, due: &Due, copied: Copied) {
-        self.tell(table, copied);
+        self.tell(table, copied, due.what.class);
         if copied == Copied::Held {
             self.stats.early += 1;
             self.made(table, due.what.class);
