@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,13 +114,9 @@ sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure
 	@scripts/setup.sh build
 	$(CARGO) run --release -p undercroft-testkit --bin sim -- $(SIM_ARGS)
 
-fuzz: ## Fuzz every target for FUZZ_SECONDS (600) each
+fuzz: ## Fuzz every target for FUZZ_SECONDS (600) each, added up over sessions in docs/results/fuzzing.md; Ctrl-C keeps what was done
 	@scripts/setup.sh build test
-	@scripts/fuzz.sh $(FUZZ_SECONDS)
-
-fuzz-campaign: ## The same, added up over sessions in docs/results/fuzzing.md; Ctrl-C keeps what was done
-	@scripts/setup.sh build test
-	@$(PYTHON) scripts/fuzz-campaign.py --seconds $(FUZZ_SECONDS)
+	@$(PYTHON) scripts/fuzz.py --seconds $(FUZZ_SECONDS)
 
 fmt: ## Lay out the code
 	$(CARGO) fmt --all

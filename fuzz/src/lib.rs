@@ -1,5 +1,5 @@
 //! The fuzz targets, one per parser of bytes that others choose, as functions: libFuzzer calls them with coverage
-//! (`fuzz_targets/`, built by scripts/fuzz.sh), and the ordinary tests replay with them what it found
+//! (`fuzz_targets/`, built by scripts/fuzz.py), and the ordinary tests replay with them what it found
 //! (`tests/replay.rs`).
 //!
 //! Owns no parser. Invariant: a function panics, or takes long, only where its parser has a defect.

@@ -1,5 +1,5 @@
 //! Replays what fuzzing found, in ordinary tests: each target's seeds (`seeds/TARGET`), the inputs that coverage-guided
-//! sessions kept (`kept/TARGET.tar.xz`, written by scripts/fuzz-campaign.py --keep), and some thousand changes of them
+//! sessions kept (`kept/TARGET.tar.xz`, written by scripts/fuzz.py --keep), and some thousand changes of them
 //! that are the same in each run.
 //!
 //! Owns no target. Invariant: an input that a target fails on is left in `artifacts/TARGET`, to be run alone.
@@ -13,7 +13,7 @@ use undercroft_testkit::rng::Rng;
 
 /// Changed inputs per target.
 const CHANGED: u64 = 10_000;
-/// As scripts/fuzz.sh limits them.
+/// As scripts/fuzz.py limits them.
 const BYTES_MAX: usize = 65536;
 
 fn folder() -> PathBuf {

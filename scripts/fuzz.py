@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Coverage-guided fuzzing over many sessions, kept as a table: scripts/fuzz-campaign.py --seconds N [--target T]...
+"""Coverage-guided fuzzing over many sessions, kept as a table: scripts/fuzz.py --seconds N [--target T]...
 
 Each session takes up the corpus where the last one left it (fuzz/corpus, which stays on this machine, and fuzz/kept,
 which goes with the repository), runs two targets at a time, and adds what it did to docs/results/fuzzing.json, from
 which docs/results/fuzzing.md is written: time of a processor, executions, corpus, coverage and crashes of every target,
-by commit. Ctrl-C ends the targets in order and keeps what was done. `--keep` packs the smallest inputs that cover as
-much as the corpus does into fuzz/kept, for ordinary tests to replay (fuzz/tests/replay.rs).
+by commit. Ctrl-C ends the targets in order and keeps what was done. With `--out FOLDER` the table is another one, which
+`--add FOLDER` books on that of docs/results; `make test-long` leaves its own in build/fuzz. `--keep` packs the smallest
+inputs that cover as much as the corpus does into fuzz/kept, for ordinary tests to replay (fuzz/tests/replay.rs).
 
-Owns those files. Never builds with another compiler than scripts/fuzz.sh does. Invariant: what is added to the table
+Owns those files. Never books a session twice. Invariant: what is added to the table
 was executed, by the program of the commit it is booked on, and its time is what the target had of a processor, not what
 a clock on a wall showed beside other work; a target that was not built or did not start adds nothing.
 """
@@ -68,6 +69,15 @@ def add(data, target, commit, day, seconds, did, crashes):
     row["crashes"] += crashes
 
 
+def merge(data, other):
+    """Books every row of another table on one."""
+    for target, rows in other.get("targets", {}).items():
+        for row in rows:
+            add(data, target, row["commit"], row["last"], row["seconds"], row, row["crashes"])
+            mine = next(r for r in data["targets"][target] if r["commit"] == row["commit"])
+            mine["first"] = min(mine["first"], row["first"])
+
+
 def hours(seconds):
     """A time as h:mm:ss."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
@@ -80,7 +90,7 @@ def rendered(data, targets):
         "# Fuzzing, by target",
         "",
         (
-            "Written by `scripts/fuzz-campaign.py` from `fuzzing.json`; no number is typed in by hand. Time is that of"
+            "Written by `scripts/fuzz.py` from `fuzzing.json`; no number is typed in by hand. Time is that of"
             " one processor; edges (`cov`) and features (`ft`) are libFuzzer's, at the end of the last session, and"
             f" grow with the program as well as with time. Wanted: {WANTED_SECONDS // 3600} hour for every target, all"
             " sessions together."
@@ -298,7 +308,7 @@ def commit_now():
 
 def main():
     p = argparse.ArgumentParser(
-        prog="scripts/fuzz-campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/fuzz.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument(
         "--seconds", type=int, default=600, help="time for each target in this session (default: %(default)s)"
@@ -309,6 +319,9 @@ def main():
     p.add_argument("--jobs", type=int, default=2, help="targets at a time (default: %(default)s)")
     p.add_argument("--idle", action="store_true", help="run with what other work leaves of the processors (SCHED_IDLE)")
     p.add_argument("--keep", action="store_true", help="run nothing: pack the inputs found into fuzz/kept")
+    p.add_argument(
+        "--add", type=Path, metavar="FOLDER", help="run nothing: book what a table in FOLDER has, and remove it"
+    )
     p.add_argument("--report", action="store_true", help="run nothing: write the table again")
     p.add_argument(
         "--out", type=Path, default=ROOT / "docs" / "results", help="folder of the table (default: docs/results)"
@@ -326,13 +339,24 @@ def main():
         if target not in known:
             p.error(f"there is no target '{target}': choose from {', '.join(known)}")
     table = Table(a.out, known)
+    if a.add:
+        other = Table(a.add, known)
+        if not other.json.exists():
+            p.error(f"there is no table in {a.add}: a session with --out {a.add} leaves one, as `make test-long` does")
+        merge(table.data, other.data)
+        table.save()
+        # Whoever books it again would count it twice.
+        other.json.unlink()
+        other.markdown.unlink(missing_ok=True)
+        return 0
     if a.report:
         table.save()
         return 0
     programs = a.programs
     if programs is None:
         programs = ROOT / "target" / "debug"
-        # As scripts/fuzz.sh builds them.
+        # With every assertion on, like the tests; all but our own crates have been built for those already. (A wrapper
+        # that caches what compilers make does not know this one.)
         environment = os.environ | {
             "RUSTC_WRAPPER": "",
             "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage"),

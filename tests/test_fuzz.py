@@ -18,7 +18,7 @@ import time
 import pytest
 from harness.programs import ROOT
 
-SCRIPT = ROOT / "scripts" / "fuzz-campaign.py"
+SCRIPT = ROOT / "scripts" / "fuzz.py"
 spec = importlib.util.spec_from_file_location("fuzz_campaign", SCRIPT)
 campaign = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(campaign)
@@ -107,6 +107,30 @@ def test_a_session_goes_on_where_the_last_one_was(place):
             "trace": [9 * round_],
         }
     assert "| api | 0:00:0" in (place.out / "fuzzing.md").read_text()
+
+
+def test_a_table_of_another_folder_is_booked_once(place, tmp_path):
+    place("api")
+    run = place.start("--seconds", "1", "--target", "api")
+    assert run.communicate(timeout=60) and run.returncode == 0
+    first = stored(place)
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    other = json.loads((place.out / "fuzzing.json").read_text())
+    (row,) = other["targets"]["api"]
+    other["targets"]["trace"] = [row | {"commit": "abc", "crashes": 2}]
+    row["first"] = "2026-01-01"
+    (tests / "fuzzing.json").write_text(json.dumps(other))
+    run = place.start("--add", str(tests))
+    assert run.communicate(timeout=60) and run.returncode == 0
+    after = stored(place)
+    assert after["trace"] == other["targets"]["trace"]
+    ((old,), (new,)) = first["api"], after["api"]
+    assert (new["executions"], new["seconds"]) == (2 * old["executions"], 2 * old["seconds"])
+    assert (new["first"], new["last"]) == ("2026-01-01", old["last"])
+    run = place.start("--add", str(tests))
+    assert "there is no table in" in run.communicate(timeout=60)[1] and run.returncode == 2
+    assert stored(place) == after
 
 
 def test_a_crash_is_counted_and_the_rest_of_the_time_is_used(place, tmp_path):
@@ -201,7 +225,7 @@ def test_the_table_that_is_kept_is_that_of_its_results(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "fuzzing.md").read_text() == (
         kept / "fuzzing.md"
-    ).read_text(), "scripts/fuzz-campaign.py --report writes it"
+    ).read_text(), "scripts/fuzz.py --report writes it"
     table = (kept / "fuzzing.md").read_text()
     assert set(campaign.listed((ROOT / "fuzz/Cargo.toml").read_text())) <= set(
         re.findall(r"^\| (\S+) \|", table, re.MULTILINE)
