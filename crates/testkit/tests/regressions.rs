@@ -108,3 +108,14 @@ fn a_partial_write_is_not_made_of_what_was_read_before_an_exchange() {
     assert_eq!(after_an_exchange(NoFaults), IoKind::Read);
     assert_ne!(after_an_exchange(Planted(Bug::MergeOfOldContent)), IoKind::Read);
 }
+
+/// Seed 1,000,097: zeroes that begin and end inside sectors of one block were under way, their first edge being read to
+/// be merged, when another request showed that the disk cannot write zeroes. They went on as an ordinary write, which
+/// did not wait for the edge: the block that was cached in the end had a sector from before. It takes a request that
+/// is begun in steps, and a disk that takes its word back.
+#[test]
+fn zeroes_that_become_a_write_half_way_wait_for_their_edge() {
+    if let Err(what) = run(Plan { seed: 1_000_097, steps: 20_000, bug: None }) {
+        panic!("{what}");
+    }
+}

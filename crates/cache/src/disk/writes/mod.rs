@@ -83,14 +83,16 @@ impl<P: FaultInjection> Disk<P> {
                 return self.pause(rec, cx);
             }
             let mut limit = end;
+            let by_disk = matches!(r.req.op, Op::WriteZeroes { .. }) && self.settings.can_write_zeroes();
+            // Step by step: an edge that is merged and the rest may share a block; also where the disk has turned out
+            // not to write zeroes while the edge was under way.
+            if r.pending > 0 && (by_disk || !r.cursor.is_multiple_of(B)) {
+                self.requests.wait(rec);
+                return;
+            }
             if let Op::WriteZeroes { unmap, fua } = r.req.op
-                && self.settings.can_write_zeroes()
+                && by_disk
             {
-                // Step by step: an edge that is merged and the rest may share a block.
-                if r.pending > 0 {
-                    self.requests.wait(rec);
-                    return;
-                }
                 let up = r.cursor.next_multiple_of(self.settings.align());
                 let down = end / self.settings.align() * self.settings.align();
                 if r.cursor == up && down > up {
