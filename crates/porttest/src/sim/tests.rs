@@ -123,3 +123,10 @@ fn a_flush_tells_of_no_loss_after_it_began() {
 fn long_replies_go_out_whole_at_rest() {
     assert_sound(72);
 }
+
+/// A fault of the judge: a guest is served alone in two storms, and what it was answered there, thousands of requests,
+/// was held against the scheduler by a client that was not served meanwhile.
+#[test]
+fn what_is_answered_in_a_storm_is_nobody_elses_wait() {
+    assert_sound(1186);
+}
