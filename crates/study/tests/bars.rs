@@ -128,7 +128,7 @@ fn miniatures_at_one_percent_are_within_a_hundredth_on_real_traces() {
     let sketched = [PolicyKind::WTinyLfu.into()];
     let disks = PolicyKind::ALL.into_iter().filter(|&kind| kind != PolicyKind::Lru);
     let all: Vec<AnyPolicyKind> = disks.map(AnyPolicyKind::from).chain(some).collect();
-    let (mut inside, mut sampled, mut worst) = (0, 0, (0.0f64, String::new()));
+    let (mut inside, mut sampled, mut worst, mut beyond) = (0, 0, (0.0f64, String::new()), Vec::new());
     for (file, parts, kinds) in [
         ("cloudPhysicsIO.vscsi", &PARTS[..], &some[..]),
         ("arc-OLTP.lis.zst", &PARTS[..], &some[..]),
@@ -146,7 +146,9 @@ fn miniatures_at_one_percent_are_within_a_hundredth_on_real_traces() {
                     point.blocks, point.rate
                 );
                 println!("{what}");
-                assert!(off <= 0.01, "{what}");
+                if off > 0.01 {
+                    beyond.push(what.clone());
+                }
                 if point.rate < 1.0 {
                     (inside, sampled) = (inside + u32::from(off <= bar + 1e-4), sampled + 1);
                 }
@@ -155,5 +157,6 @@ fn miniatures_at_one_percent_are_within_a_hundredth_on_real_traces() {
         }
     }
     println!("{inside} of {sampled} within their bars; the worst: {}", worst.1);
+    assert!(beyond.is_empty(), "{beyond:#?}");
     assert!(f64::from(inside) >= 0.9 * f64::from(sampled), "{inside} of {sampled} within their bars");
 }
