@@ -3,18 +3,21 @@
 //! Owns the write, the watch over threads that write, and the slower way that cannot be held up. A write to an eventfd
 //! waits if its counter is full and nobody set `O_NONBLOCK`; both are in the hands of the other process, since the flag
 //! belongs to the open file that it shares with us and can be cleared again at any time. Never reads one. Invariants: a
-//! watched thread is in such a write for at most two [`LOOK`]s; a careful doorbell never waits at all.
+//! watched thread is in such a write for at most two [`LOOK`]s; a careful doorbell never waits at all; while no watched
+//! thread writes, nothing runs.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How often it is looked whether a thread is held up in a write.
 pub const LOOK: Duration = Duration::from_millis(50);
+/// Looks in a row without a write from which on nobody looks until there is one: a second.
+const RESTS_AFTER: u32 = 20;
 /// The signal that gets a thread out of a write: ignored by default, and nobody's here.
 const NUDGE: libc::c_int = libc::SIGURG;
 
@@ -68,7 +71,11 @@ impl Doorbell {
         let result = WRITES.with(|writes| match writes.get() {
             Some(writes) => {
                 let n = writes.load(Ordering::Relaxed);
-                writes.store(n + 1, Ordering::Relaxed);
+                // Before the look at whether the watch rests, as the watch rests before it looks at this.
+                writes.store(n + 1, Ordering::SeqCst);
+                if WATCH.rests.load(Ordering::SeqCst) {
+                    WATCH.wake();
+                }
                 let result = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
                 writes.store(n + 2, Ordering::Relaxed);
                 result
@@ -97,13 +104,26 @@ struct Watched {
     seen: u64,
 }
 
-/// All threads that are watched, and the wish to have the watch end or begin.
+/// All threads that are watched, and whether the watch sleeps until one of them writes.
 struct Watch {
     threads: Mutex<Vec<Watched>>,
     changed: Condvar,
+    rests: AtomicBool,
 }
 
-static WATCH: Watch = Watch { threads: Mutex::new(Vec::new()), changed: Condvar::new() };
+static WATCH: Watch = Watch { threads: Mutex::new(Vec::new()), changed: Condvar::new(), rests: AtomicBool::new(false) };
+
+impl Watch {
+    /// Ends the rest of the watch, if it rests.
+    #[cold]
+    fn wake(&self) {
+        // The lock, so that it is not missed between the decision to rest and the rest.
+        let threads = lock();
+        self.rests.store(false, Ordering::SeqCst);
+        drop(threads);
+        self.changed.notify_one();
+    }
+}
 
 fn lock() -> MutexGuard<'static, Vec<Watched>> {
     WATCH.threads.lock().unwrap_or_else(PoisonError::into_inner)
@@ -162,13 +182,23 @@ fn watcher() -> io::Result<()> {
 extern "C" fn nudged(_signal: libc::c_int) {}
 
 fn watch() {
+    let mut silent = 0;
     loop {
         let mut threads = lock();
-        while threads.is_empty() {
+        while threads.is_empty() || WATCH.rests.load(Ordering::SeqCst) {
             threads = WATCH.changed.wait(threads).unwrap_or_else(PoisonError::into_inner);
+            silent = 0;
+        }
+        silent += 1;
+        if silent >= RESTS_AFTER {
+            WATCH.rests.store(true, Ordering::SeqCst);
         }
         for w in threads.iter_mut() {
-            let now = w.writes.load(Ordering::Relaxed);
+            let now = w.writes.load(Ordering::SeqCst);
+            if now != w.seen || now % 2 == 1 {
+                silent = 0;
+                WATCH.rests.store(false, Ordering::SeqCst);
+            }
             if now % 2 == 1 && now == w.seen {
                 // SAFETY: sends a signal to a thread of this process, which is watched and so has not ended; one that
                 // has left the write meanwhile does not mind.
@@ -177,7 +207,9 @@ fn watch() {
             w.seen = now;
         }
         drop(threads);
-        std::thread::sleep(LOOK);
+        if silent < RESTS_AFTER {
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
@@ -281,6 +313,24 @@ mod tests {
         // Without the watch this thread never comes back, and the test hangs.
         let held_up = std::thread::spawn(move || {
             let _watching = Watching::this_thread().unwrap();
+            Doorbell::new(fd).ring()
+        });
+        assert_eq!(held_up.join().unwrap(), Err(HeldUp));
+    }
+
+    #[test]
+    fn a_watch_that_rests_is_woken_by_the_first_write() {
+        let (fd, _theirs) = trap();
+        let held_up = std::thread::spawn(move || {
+            let _watching = Watching::this_thread().unwrap();
+            // Other tests may write meanwhile.
+            for _ in 0..600 {
+                if WATCH.rests.load(Ordering::SeqCst) {
+                    break;
+                }
+                std::thread::sleep(LOOK);
+            }
+            assert!(WATCH.rests.load(Ordering::SeqCst), "nobody writes");
             Doorbell::new(fd).ring()
         });
         assert_eq!(held_up.join().unwrap(), Err(HeldUp));

@@ -301,13 +301,17 @@ impl Sources {
     }
 }
 
+/// What files of `/proc` and of control groups have, mostly.
+const SMALL_BYTES: usize = 8192;
+
 fn meminfo(proc: &Path) -> Option<parse::MemInfo> {
     parse::meminfo(&small(&proc.join("meminfo"))?)
 }
 
 /// A small file as text.
 pub(super) fn small(path: &Path) -> Option<String> {
-    let mut text = String::new();
+    // Room for all of it: the kernel says 0 for the size of such files, and a string that grows is read in ten pieces.
+    let mut text = String::with_capacity(SMALL_BYTES);
     fs::File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     Some(text)
 }
