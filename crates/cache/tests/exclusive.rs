@@ -397,6 +397,24 @@ fn where_pages_never_match_the_order_of_eviction_stays_and_nothing_is_copied_or_
     assert_eq!((spent(&rig), rig.report().state), (tried, r.state), "the next one is twice as far");
 }
 
+/// A guest that writes more than it has memory for: what it has written is gone from its page, for the sake of the next
+/// writes, before the disk sees those. That was taken for encryption.
+#[test]
+fn a_guest_whose_written_pages_are_used_again_unseen_is_not_found_opaque() {
+    let mut rig = Rig::new(ExclusiveMode::Auto, 350, 600);
+    for n in 0..3000 {
+        rig.run_unchecked(Op::Write { fua: false }, n, Some((n % 600) as u32));
+        rig.front.client.pages[((n + 400) % 600) as usize].fill(n as u8 | 1);
+    }
+    let r = rig.report();
+    assert!(matches!(r.state, ExclusiveState::On { .. }), "{r:?}");
+    assert!((257..=512).contains(&r.stats.early_tried) && r.stats.early == 0, "{r:?}");
+    // Its pages, once they are read into, hold what the disk has.
+    rig.reads(3000, 1, |n| 10_000 + n % 900);
+    let e = rig.report().stats;
+    assert!(e.captures + e.early > 500, "{e:?}");
+}
+
 /// Each block is read twice, one right after the other: any cache has the second read, and a table brings nothing.
 #[test]
 fn where_pages_never_match_and_the_order_brings_nothing_the_table_goes_and_is_asked_again_seldom() {

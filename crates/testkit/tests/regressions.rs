@@ -1,7 +1,9 @@
 //! One test per bug that the simulation found in the core: the scenario that showed it, and the seed.
 
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
-use undercroft_cache::{Base, Core, CoreOptions, DiskId, DiskOptions, Geometry, GroupId, IoError, IoKind, LayerId, Op};
+use undercroft_cache::{
+    Base, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, IoError, IoKind, LayerId, Op,
+};
 use undercroft_engine::PolicyKind;
 use undercroft_testkit::front::{Front, NoData, block_request, request};
 use undercroft_testkit::{Plan, run};
@@ -115,6 +117,28 @@ fn a_partial_write_is_not_made_of_what_was_read_before_an_exchange() {
 /// is begun in steps, and a disk that takes its word back.
 #[test]
 fn zeroes_that_become_a_write_half_way_wait_for_their_edge() {
+    let mut core = Core::new(CoreOptions { step_bytes: 1, ..CoreOptions::new(16 << 20) }).unwrap();
+    core.add_disk(DISK, options()).unwrap();
+    let mut front = Front::new(NoData);
+    let zeroes = Op::WriteZeroes { unmap: false, fua: false };
+    front.ask(&mut core, request(1, DISK, zeroes, 8 * 4096, 4096));
+    front.ask(&mut core, request(2, DISK, zeroes, 2831, 795));
+    let kinds: Vec<IoKind> = front.ios.iter().map(|io| io.kind).collect();
+    assert_eq!(kinds, [IoKind::WriteZeroes { unmap: false, fua: false }, IoKind::Read]);
+    front.end(&mut core, 0, |_| Err(IoError::Unsupported));
+    let resume = |core: &mut Core, front: &mut Front<NoData>| {
+        for paused in std::mem::take(&mut front.paused) {
+            core.apply(Event::Resume(paused), 0, front);
+        }
+    };
+    for _ in 0..4 {
+        resume(&mut core, &mut front);
+        assert_eq!(front.ios.iter().filter(|io| io.offset < 4096).count(), 1, "beside the edge: {:?}", front.ios);
+    }
+    while front.answered < 2 {
+        front.end_all(&mut core, |_| ());
+        resume(&mut core, &mut front);
+    }
     if let Err(what) = run(Plan { seed: 1_000_097, steps: 20_000, bug: None }) {
         panic!("{what}");
     }
