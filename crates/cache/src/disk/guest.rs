@@ -149,15 +149,15 @@ impl GuestSide {
     /// Whether the hash of `block`'s content is needed: by the scanner, or because the guest holds the block.
     #[inline]
     pub(super) fn wants_hash(&self, block: u64, arena: &Store) -> bool {
-        let held = || {
-            let residency = self.member(arena).map(|(member, table)| (member, table.residency()));
-            residency.and_then(|(member, residency)| residency.get(residency.page_of(member, block)?))
-        };
-        self.scanned
-            || self
-                .exclusive
-                .as_ref()
-                .is_some_and(|e| e.wants_hash(Class::Read) && held().is_some_and(|r| e.wants_hash(r.class)))
+        let held = |e: &Exclusive| self.held(block, arena).is_some_and(|held| e.wants_hash(held.class));
+        self.scanned || self.exclusive.as_ref().is_some_and(|e| e.wants_hash(Class::Read) && held(e))
+    }
+
+    /// What is known of the page in which the guest holds `block`.
+    fn held(&self, block: u64, arena: &Store) -> Option<Resident> {
+        let (member, table) = self.member(arena)?;
+        let residency = table.residency();
+        residency.get(residency.page_of(member, block)?)
     }
 
     /// The hash of a content.
