@@ -190,7 +190,7 @@ fn with_everything_sampled_pairs_are_exact_to_a_bucket() {
 fn miniatures_of_any_policy_are_near_and_whole_ones_exact() {
     let blocks: Vec<u64> = Zipf::new(60_000, 0.9, 9).take(600_000).collect();
     // the first three are simulated whole at any rate, as their caches have too few slots to be made smaller; all of
-    // W-TinyLFU
+    // SIEVE and W-TinyLFU
     let sizes = [500, 8000, 20_000, 40_000];
     for kind in PolicyKind::ALL {
         let mut whole = Miniature::new(kind, &sizes, 1.0, None, 4);
@@ -209,7 +209,7 @@ fn miniatures_of_any_policy_are_near_and_whole_ones_exact() {
             let off = mini.curve().miss_ratio_at(size) - misses as f64 / blocks.len() as f64;
             assert!(off.abs() < 0.005, "{kind} at {size}: off by {off:.4}");
             if let Some(point) = points.get(i) {
-                let is_whole = i < 3 || kind == PolicyKind::WTinyLfu;
+                let is_whole = i < 3 || matches!(kind, PolicyKind::Sieve | PolicyKind::WTinyLfu);
                 assert_eq!((point.error == 0.0, point.rate == 1.0), (is_whole, is_whole), "{kind} at {size}");
             }
         }

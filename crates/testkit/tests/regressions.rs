@@ -143,3 +143,12 @@ fn zeroes_that_become_a_write_half_way_wait_for_their_edge() {
         panic!("{what}");
     }
 }
+
+/// Memory was given back to the last block, as the answer said, and a disk kept one more than it may: a later one had
+/// given up a content that both held, which was the first one's alone from then on.
+#[test]
+fn what_a_disk_gives_up_is_charged_to_one_that_had_its_turn() {
+    if let Err(what) = run(Plan { seed: 1_003_933, steps: 20_000, bug: None }) {
+        panic!("{what}");
+    }
+}

@@ -123,17 +123,22 @@ impl<P: FaultInjection> Core<P> {
     /// the kernel. Returns how many frames are still to go.
     pub fn give_back(&mut self, frames: u32) -> usize {
         let mut left = frames;
-        let mut over = 0;
         for id in 0..self.disks.len() {
-            self.bring_index(DiskId(id as u32));
-            let Some(disk) = &mut self.disks[id] else { continue };
-            let before = disk.len();
             let step = if self.faults.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
-            disk.resize_step(step, &mut self.arena);
-            left -= before.saturating_sub(disk.len()).min(left);
-            over += disk.excess() as usize;
+            left -= self.give_back_of(DiskId(id as u32), step).0.min(left);
         }
+        // What one gives up of a content that several hold is charged to the others, which have had their turn.
+        let over = (0..self.disks.len()).map(|id| self.give_back_of(DiskId(id as u32), 0).1).sum::<usize>();
         over + self.trim(frames as usize)
+    }
+
+    /// Evicts at most `step` of a disk's blocks that are too many. How many went, and are left.
+    fn give_back_of(&mut self, id: DiskId, step: u32) -> (u32, usize) {
+        self.bring_index(id);
+        let Some(disk) = &mut self.disks[id.0 as usize] else { return (0, 0) };
+        let before = disk.len();
+        disk.resize_step(step, &mut self.arena);
+        (before.saturating_sub(disk.len()), disk.excess() as usize)
     }
 
     /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and
