@@ -5,6 +5,7 @@
 #
 # BINARY  the built program (default target/release/undercroft)
 # OUT     where the packages go (default build); the path of the program's is the last line printed
+# COMPRESSION  what dpkg-deb packs with: xz (default), zstd, gzip or none; what debuggers read takes xz a minute
 #
 # Needs dpkg-deb, objdump and gzip. Same input, same bytes: times come from SOURCE_DATE_EPOCH or the last commit.
 set -eu
@@ -13,6 +14,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 BINARY=${BINARY:-$root/target/release/undercroft}
 OUT=${OUT:-$root/build}
+COMPRESSION=${COMPRESSION:-xz}
 
 fail() {
     echo "make-deb: $*" >&2
@@ -85,7 +87,7 @@ END
 find "$symbols" -type d -exec chmod 0755 {} +
 
 mkdir -p "$OUT"
-dpkg-deb --root-owner-group -Zxz --build "$symbols" "$OUT/undercroft-dbgsym_${version}_${arch}.deb" >/dev/null
+dpkg-deb --root-owner-group "-Z$COMPRESSION" --build "$symbols" "$OUT/undercroft-dbgsym_${version}_${arch}.deb" >/dev/null
 package=$OUT/undercroft_${version}_${arch}.deb
-dpkg-deb --root-owner-group -Zxz --build "$tree" "$package" >/dev/null
+dpkg-deb --root-owner-group "-Z$COMPRESSION" --build "$tree" "$package" >/dev/null
 echo "$package"

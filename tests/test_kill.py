@@ -1,5 +1,6 @@
 """kill -9 of the daemon at random moments under load: every acknowledged and flushed write is in the image."""
 
+import itertools
 import os
 import random
 import time
@@ -17,13 +18,17 @@ ROUNDS_PER_IMAGE = 5
 
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])
 def test_kill_under_load(scratch, image_format):
-    """Half of the rounds for each format; front ends take turns."""
+    """Half of the rounds for each format; front ends take turns. A kill before the first flush was acknowledged, as on a
+    machine that does much else, is checked like any other, but shows nothing of flushes: it is no round."""
     need("qemu-img")
     seed = int(os.environ.get("UNDERCROFT_SEED", "1"))
     dice = random.Random(f"{seed} {image_format}")
-    flushed = 0
+    flushed = rounds = 0
     image = journal = None
-    for i in range(ROUNDS // 2):
+    for i in itertools.count():
+        if rounds == ROUNDS // 2:
+            break
+        assert i < ROUNDS, f"of {i} kills {i - rounds} came before the first flush was acknowledged"
         where = f"round {i}, seed {seed}"
         if i % ROUNDS_PER_IMAGE == 0:
             image = images.make(scratch, f"i{i}", image_format, SIZE)
@@ -39,7 +44,7 @@ def test_kill_under_load(scratch, image_format):
         daemon.kill()
         report = finish_driver(running, check=False)
         assert report["exit"] == 3, f"{where}: the driver should find the server gone: {report}"
-        assert report["journal"]["durable"] > 0, f"{where}: no flush was acknowledged before the kill"
+        rounds += report["journal"]["durable"] > 0
         at_rest = image
         if image_format == "qcow2":
             images.check_qcow2(image)

@@ -49,11 +49,11 @@ class Recorder:
             "recording begins",
         )
 
-    def end(self, with_signal=signal.SIGINT):
-        """Ends it as Ctrl-C does; returns what it says."""
+    def end(self, with_signal=signal.SIGINT, limit=30):
+        """Ends it as Ctrl-C does; returns what it says, within `limit` seconds."""
         if with_signal:
             self.process.send_signal(with_signal)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=limit)
         assert self.process.returncode == 0, err
         return json.loads(out)
 
@@ -348,9 +348,10 @@ def full_disk(one, scratch, size):
     try:
         path = small / "a.parquet"
         recorder = Recorder(one, path)
-        load = start_driver("run", one.nbd("a"), "--depth", "32", "--seconds", "60", "--length", "8MiB")
+        load = start_driver("run", one.nbd("a"), "--depth", "32", "--seconds", "150", "--length", "8MiB")
         try:
-            said = recorder.end(with_signal=None)
+            # A machine that does much else takes its time to fill it.
+            said = recorder.end(with_signal=None, limit=120)
         finally:
             load.terminate()
             load.wait()

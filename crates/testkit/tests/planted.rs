@@ -38,9 +38,8 @@ fn assert_found(bug: Bug) {
     }
 }
 
-/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/deduplication. The
-/// others take hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs and
-/// deduplication.
+/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/core/deduplication. The
+/// others take hundreds of blocks too many, and the simulation's disks are smaller: parts.rs and deduplication, there.
 ///
 /// Of the last two, one takes a cache larger than those simulated, the other more seeds than these tests have:
 /// tests/regressions.rs.

@@ -2,7 +2,8 @@
 //! brings below each, by the daemon's own engine.
 //!
 //! Where nothing can be learned of a guest, exclusive is as good as inclusive: each row says by how many points it may
-//! be worse. `cargo test -p undercroft-study --test guest_kinds -- --nocapture` prints the table of decision 0192.
+//! be worse. `cargo test -p undercroft-study --test study guest_kinds -- --nocapture` prints the table of decision
+//! 0192.
 
 mod kinds;
 mod pools;

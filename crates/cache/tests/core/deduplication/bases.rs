@@ -3,7 +3,7 @@
 //! Owns the scenarios of bases and clones. Never compares contents of trust groups: the tests beside it do. Invariant:
 //! a test that plants a bug also asserts that it sees the bug.
 
-use crate::rig::{B, Rig, WRITE, options, read_numbered};
+use super::rig::{B, Rig, WRITE, options, read_numbered};
 use std::panic::catch_unwind;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, LayerId, Op, disk_bytes};
