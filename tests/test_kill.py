@@ -18,8 +18,8 @@ ROUNDS_PER_IMAGE = 5
 
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])
 def test_kill_under_load(scratch, image_format):
-    """Half of the rounds for each format; front ends take turns. A kill before the first flush was acknowledged, as on a
-    machine that does much else, is checked like any other, but shows nothing of flushes: it is no round."""
+    """Half of the rounds for each format; front ends take turns. A kill before the first flush was acknowledged, as on
+    a machine that does much else, is checked like any other, but shows nothing of flushes: it is no round."""
     need("qemu-img")
     seed = int(os.environ.get("UNDERCROFT_SEED", "1"))
     dice = random.Random(f"{seed} {image_format}")

@@ -262,6 +262,7 @@ impl<P: FaultInjection> Core<P> {
             let Some(disk) = of.and_then(|id| self.disks.get_mut(id.0 as usize)).and_then(Option::as_mut) else {
                 if let Some(held) = copy {
                     self.arena.release(held);
+                    self.with_disk(by, |d, arena| d.handed_over(arena));
                 }
                 continue;
             };

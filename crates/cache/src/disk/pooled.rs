@@ -157,6 +157,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn take_in(&mut self, other: &mut Self, core: &CoreOptions, arena: &mut Store) {
         let tiers = other.residents.index().has_tiers();
         let moving = other.residents.take_out();
+        self.residents.moved_from(other.residents.moves());
         let key = other.settings.hash_key();
         let none = Capacity::none(other.settings.id(), self.capacity.block_bytes());
         let capacity = std::mem::replace(&mut other.capacity, none);
@@ -196,6 +197,7 @@ impl<P: FaultInjection> Disk<P> {
             moving: self.residents.take_out(),
             tiers: self.residents.index().has_tiers(),
             kind: self.residents.index().kind(),
+            moves: self.residents.moves(),
         };
         self.residents.index_mut().leave();
         if let Some(members) = self.residents.members_mut() {
@@ -220,9 +222,10 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The disk has an index of its own again, with `blocks` blocks of capacity, and what fits of its blocks.
     pub(crate) fn stand_alone(&mut self, leaving: Leaving, blocks: u32, core: &CoreOptions, arena: &mut Store) {
-        let Leaving { moving, tiers, kind } = leaving;
+        let Leaving { moving, tiers, kind, moves } = leaving;
         let (key, most) = (self.settings.hash_key(), slots_max(core, self.settings.options()));
         self.residents = Residents::new(kind, blocks, most, key, core.contents);
+        self.residents.moved_from(moves);
         self.capacity = Capacity::new(self.settings.id(), blocks, self.capacity.block_bytes());
         self.measuring = Measuring::default();
         self.residents.index_mut().set_tiers(tiers);
@@ -241,10 +244,11 @@ impl<P: FaultInjection> Disk<P> {
         self.place = Place::default();
         self.measuring.set_origin(0);
         let (key, most) = (self.settings.hash_key(), slots_max(core, self.settings.options()));
-        let slots = self.residents.index().capacity();
+        let (slots, moves) = (self.residents.index().capacity(), self.residents.moves());
         // the old index's memory goes before the new one's comes
         self.residents = Residents::new(kind, 0, 0, key, core.contents);
         self.residents = Residents::new(kind, slots, most, key, core.contents);
+        self.residents.moved_from(moves);
         self.residents.index_mut().set_tiers(tiers);
         self.put_all_in(moving, self.settings.id(), arena);
     }
@@ -297,4 +301,6 @@ pub(crate) struct Leaving {
     moving: Vec<Moving>,
     tiers: bool,
     kind: PolicyKind,
+    /// Moves that the pool's tables had counted.
+    moves: u32,
 }

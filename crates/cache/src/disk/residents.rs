@@ -122,6 +122,12 @@ impl Residents {
         self.moves
     }
 
+    /// Blocks that stood in slots of other tables, which counted so many moves, are looked through here from now on:
+    /// who looked through those finds another number, whatever it was there and here.
+    pub(super) fn moved_from(&mut self, moves: u32) {
+        self.moves = self.moves.max(moves).wrapping_add(1);
+    }
+
     /// Units of work that were done at most on tables that became larger or smaller.
     pub(super) fn units(&self) -> u64 {
         self.units

@@ -128,6 +128,40 @@ fn a_discard_of_all_that_is_cached_is_done_in_steps() {
     }
 }
 
+/// A discard that is dropping what is cached looks through all slots again when its disk leaves a pool, or is what is
+/// left of one: there are other tables then, whose moves were counted from 0.
+#[test]
+fn a_discard_goes_on_where_a_disk_joins_or_leaves_a_pool() {
+    const OTHER: DiskId = DiskId(1);
+    for (leaves, joins) in [(DISK, false), (OTHER, false), (DISK, true)] {
+        let mut r = Rig::new(PolicyKind::Lru, 2000);
+        r.core.add_disk(OTHER, DiskOptions::new(&Geometry::new(1 << 40), PolicyKind::Lru, 2000)).unwrap();
+        r.core.join_pool(DISK, OTHER).unwrap();
+        if joins {
+            r.core.leave_pool(leaves, 2000).unwrap();
+        }
+        let blocks = if joins { 2000 } else { 3000 };
+        (0..blocks).for_each(|block| r.read(block));
+        r.request(Op::Discard, 0, 10_000);
+        r.complete();
+        for _ in 0..20 {
+            let paused = r.front.paused.pop().expect("it takes more events than these");
+            r.event(Event::Resume(paused));
+        }
+        if joins {
+            r.core.join_pool(DISK, OTHER).unwrap();
+        } else {
+            r.core.leave_pool(leaves, 2000).unwrap();
+        }
+        assert!(r.cached() > 500, "nothing was left to drop");
+        while let Some(paused) = r.front.paused.pop() {
+            r.event(Event::Resume(paused));
+        }
+        assert_eq!(r.cached(), 0, "what was discarded is found after the answer ({leaves:?} leaves, {joins})");
+        r.core.check();
+    }
+}
+
 /// To hash a block takes as long as to copy two, so a piece of spare time hashes half as much as an event copies: what
 /// small requests of others wait for.
 #[test]

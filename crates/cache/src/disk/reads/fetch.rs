@@ -32,10 +32,15 @@ impl Fetch {
 }
 
 impl<P: FaultInjection> Disk<P> {
-    /// Fetches on, as far as slots are free and not much is under way. Costs nothing where nothing is wanted.
+    /// Fetches on, as far as slots are free and not much is under way. Costs nothing where nothing is wanted. A disk
+    /// whose blocks are to begin elsewhere comes to rest first, and fetches all of it again then.
     #[inline]
     pub(crate) fn fetch_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        if self.fetch.0 != Fetch::NONE.0 && !self.settings.is_closing() && !self.is_resizing() {
+        if self.fetch.0 != Fetch::NONE.0
+            && !self.settings.is_closing()
+            && !self.is_resizing()
+            && !self.settings.shifts()
+        {
             self.fetch_step(cx);
         }
     }
