@@ -231,7 +231,7 @@ fn measure(
     let (worker, disk) = start(capacity)?;
     let served = Arc::new(AtomicU64::new(0));
     let count = served.clone();
-    let host = undercroft_daemon::worker::DiskHost { worker: worker.clone(), disk };
+    let host = undercroft_daemon::worker::DiskHost::new(worker.clone(), disk);
     let port = undercroft_frontend::PortHost::attach(
         &host,
         Box::new(move |port| {

@@ -260,7 +260,8 @@ pub trait PortHost: Send + Sync {
         0
     }
 
-    /// Lets `make` build a port, given its id, and moves it to the worker. Returns the id.
+    /// Lets `make` build a port, given its id, and moves it to the worker. Returns the id; `u32::MAX` if there is no
+    /// port, because the worker does not answer or the disk is gone, whatever has taken its number since.
     fn attach(&self, make: MakePort) -> u32;
 
     /// Runs `f` on the worker thread with the port, between two turns, and returns when it has run; false if the port

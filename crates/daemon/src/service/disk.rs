@@ -124,7 +124,7 @@ impl ServedDisk {
         }
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
         let ranges = DiskRanges::new(&plan.name, info.geometry.size_bytes);
-        let host = Arc::new(DiskHost { worker, disk: id });
+        let host = Arc::new(DiskHost::new(worker, id));
         let served = Self {
             info,
             description,

@@ -132,6 +132,7 @@ impl WorkerHandle {
         let mut polling = Polling::default();
         polling.set_bound(options.poll_ns_max);
         let worker = Worker {
+            lives: 0,
             core: Core::new(CoreOptions { step_bytes: STEP_BYTES, ..options.core })?,
             disks: Vec::new(),
             ports: Vec::new(),
@@ -281,8 +282,17 @@ impl WorkerHandle {
 pub struct DiskHost {
     /// The worker that owns the disk.
     pub worker: Arc<WorkerHandle>,
-    /// The disk's id there.
-    pub disk: DiskId,
+    disk: DiskId,
+    /// Which of the disks that had this id it is; `None` if there was none.
+    life: Option<u64>,
+}
+
+impl DiskHost {
+    /// The disk that has this id on the worker now.
+    pub fn new(worker: Arc<WorkerHandle>, disk: DiskId) -> Self {
+        let life = worker.call(move |w| w.life(disk)).ok().flatten();
+        Self { worker, disk, life }
+    }
 }
 
 impl PortHost for DiskHost {
@@ -291,8 +301,11 @@ impl PortHost for DiskHost {
     }
 
     fn attach(&self, make: MakePort) -> u32 {
-        let disk = self.disk;
-        self.worker.call(move |w| w.add_port(disk, make)).unwrap_or(u32::MAX)
+        let (disk, Some(life)) = (self.disk, self.life) else { return u32::MAX };
+        // What was not made is dropped here: with it may go a socket, for which no worker should wait.
+        self.worker
+            .call(move |w| w.add_port_in_life(disk, life, make))
+            .map_or(u32::MAX, |made| made.unwrap_or(u32::MAX))
     }
 
     fn with(&self, port: u32, f: OnPort) -> bool {

@@ -59,6 +59,8 @@ pub struct WorkerOptions {
 
 /// A disk on its worker.
 pub(crate) struct Disk {
+    /// Which of all disks that the worker has had it is: its number in the core is that of others before and after.
+    life: u64,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) latencies: Box<Latencies>,
     /// How far those of its reads were told.
@@ -90,6 +92,8 @@ pub(crate) struct Disk {
 /// One worker: see the module.
 pub struct Worker {
     core: Core,
+    /// Disks that there have been.
+    lives: u64,
     disks: Vec<Option<Disk>>,
     ports: Vec<Option<PortSlot>>,
     /// Ports that are visited, because they had work lately.
@@ -197,7 +201,9 @@ impl Worker {
             self.core.remove_disk(id);
             return Err(AddDiskError::Watch(e));
         }
+        self.lives += 1;
         let disk = Disk {
+            life: self.lives,
             backend,
             latencies: Box::default(),
             told: Told::default(),
@@ -235,6 +241,11 @@ impl Worker {
             }
         }
         self.leaving = true;
+    }
+
+    /// Which of all disks that the worker has had this one is; `None` if there is none of that id.
+    pub(crate) fn life(&self, id: DiskId) -> Option<u64> {
+        self.disks.get(id.0 as usize)?.as_ref().map(|d| d.life)
     }
 
     /// The core, for commands that change or read it.

@@ -362,6 +362,11 @@ impl Worker {
         id
     }
 
+    /// The same if the disk is still the one of that life; else `make` comes back.
+    pub(super) fn add_port_in_life(&mut self, disk: DiskId, life: u64, make: MakePort) -> Result<u32, MakePort> {
+        if self.life(disk) == Some(life) { Ok(self.add_port(disk, make)) } else { Err(make) }
+    }
+
     /// Looks at ports in the next turn whose peers wait for memory: there may be some again.
     pub(crate) fn wake_ports(&mut self) {
         for (id, slot) in self.ports.iter_mut().enumerate() {

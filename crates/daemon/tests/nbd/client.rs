@@ -69,6 +69,11 @@ impl Client {
     /// Sends an option and returns the type of its last reply.
     pub fn option(&mut self, option: u32, data: &[u8]) -> u32 {
         self.send(&option_bytes(option, data));
+        self.option_reply()
+    }
+
+    /// The type of the last reply to an option that was sent.
+    pub fn option_reply(&mut self) -> u32 {
         loop {
             let mut header = [0; 20];
             self.stream.read_exact(&mut header).unwrap();

@@ -130,9 +130,14 @@ impl Rig {
         let label = name.to_owned();
         let disk = self.worker.call(move |w| w.add_disk(label, backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: name.to_owned(), disk, geometry, serial: "test".to_owned() };
-        let host: Arc<dyn PortHost> = Arc::new(DiskHost { worker: self.worker.clone(), disk });
+        let host: Arc<dyn PortHost> = Arc::new(DiskHost::new(self.worker.clone(), disk));
         let export = ServedExport { info, description: format!("the disk {name}"), host };
         self.shelf.0.lock().unwrap().insert(name.to_owned(), export);
+    }
+
+    /// What is served under a name.
+    pub fn export(&self, name: &str) -> ServedExport {
+        self.shelf.find(name).unwrap()
     }
 
     /// Connections in transmission.

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::rig::{Rig, pattern, until};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use undercroft_frontend::nbd::wire::{command as c, command_flag, errno};
+use undercroft_frontend::nbd::wire::{command as c, command_flag, errno, option, option_reply};
 use undercroft_frontend::nbd::{Listen, NbdError, NbdServer, NbdServerOptions};
 use undercroft_frontend::socket::SocketPermissions;
 use undercroft_porttest::nbd::exercise::{OneExport, Reply, geometry};
@@ -170,6 +170,23 @@ fn a_disk_that_leaves_ends_its_connections_only() {
     until("one connection left", || rig.connections() == 1);
 }
 
+/// A client may leave the answer to its GO unread while its disk goes and another takes its number: it is not given
+/// that one, which its listener may not even name.
+#[test]
+fn a_client_that_was_promised_a_disk_is_not_given_the_next_of_its_number() {
+    let rig = Rig::new(NbdServerOptions::default());
+    rig.add_raw("disk", &pattern(1, MIB), false);
+    let promised = rig.export("disk");
+    let id = promised.info.disk;
+    let (tx, rx) = std::sync::mpsc::channel();
+    rig.worker.send(move |w| w.remove_disk(id, tx)).unwrap();
+    drop(rx.recv().unwrap());
+    rig.add_raw("secret", &pattern(2, MIB), false);
+    assert_eq!(rig.export("secret").info.disk, id, "another disk has the number");
+    assert_eq!(promised.host.attach(Box::new(|_| panic!("joined to another disk"))), u32::MAX);
+    Client::named(&rig.socket, "secret", true).expect(0, &pattern(2, 4096));
+}
+
 #[test]
 fn the_limit_of_connections_is_kept_and_told() {
     let options = NbdServerOptions { connections_max: 2, ..NbdServerOptions::default() };
@@ -179,7 +196,6 @@ fn the_limit_of_connections_is_kept_and_told() {
     let mut third = Client::greet(&rig.socket);
     third.send(&[0, 0, 0, 3]);
     let go = b"\0\0\0\x04disk\0\0";
-    use undercroft_frontend::nbd::wire::{option, option_reply};
     assert_eq!(third.option(option::GO, go), option_reply::ERR_POLICY);
     first.ask(0, c::DISC, 0, 0, 0);
     until("room", || rig.connections() == 1);

@@ -119,7 +119,7 @@ impl Daemon {
         let options = DiskOptions::new(&geometry, undercroft_engine::PolicyKind::Lru, 512);
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };
-        let host = Arc::new(DiskHost { worker: Arc::clone(&worker), disk });
+        let host = Arc::new(DiskHost::new(Arc::clone(&worker), disk));
         let mut daemon =
             Daemon { worker, host, info, event_loop, server: None, dir, own: false, trust: Trust::default() };
         daemon.listen();

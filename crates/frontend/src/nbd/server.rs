@@ -93,6 +93,11 @@ impl Shared {
     fn serve_on<S: Stream>(self: &Arc<Self>, stream: S, agreed: Agreed, peer: String) -> io::Result<()> {
         let Agreed { export, structured, block_status, rest } = agreed;
         let ServedExport { info, host, .. } = export;
+        // There was when it was promised, but a client may leave the answer unread while others come.
+        if !self.has_room(&info.name) {
+            tracing::debug!(%peer, disk = %info.name, "NBD client turned away: others came meanwhile");
+            return Ok(());
+        }
         let account = self.options.budget.open(&info.name)?;
         let shared = self.clone();
         let key = {

@@ -60,7 +60,9 @@ impl VhostServer {
             AnyPort::guest(VhostPort::new(id, profile, queues, File::from(wake_fd)).with_room(room))
         }));
         if port == u32::MAX {
-            return Err(VhostError::Os(io::Error::other("the worker of this disk does not answer")));
+            return Err(VhostError::Os(io::Error::other(
+                "the worker of this disk does not answer, or has let the disk go",
+            )));
         }
         let flags = Arc::new(Flags::default());
         let device = Device::new(listener, Arc::clone(&host), port, disk, options, Arc::clone(&flags));
