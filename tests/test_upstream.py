@@ -1,5 +1,6 @@
 """Upstream disks that fail, fill up, stall or go away: a clear error, and other disks go on undisturbed."""
 
+import re
 import socket
 import threading
 import time
@@ -235,3 +236,48 @@ def test_stop_with_a_stalled_disk(serve, scratch, nbdkit):
         back.join()
         waiting.kill()
         waiting.communicate()
+
+
+def test_stop_with_a_stalled_disk_of_an_nbd_client(serve, scratch, nbdkit):
+    """SIGTERM while a request of an NBD client waits for a disk that never answers again: the other disks are closed
+    in order, and the daemon ends by itself, not by its deadline."""
+    far = images.raw(scratch / "far.raw", SIZE, seed=3)
+    upstream = nbdkit("file", far)
+    daemon = Beside(serve, scratch, upstream.uri, "nbd").daemon
+    with Wire(daemon.nbd_socket) as wire, Wire(daemon.nbd_socket) as other:
+        wire.handshake("up")
+        other.handshake("by").request(nbdwire.WRITE, 0, 4096, 7)
+        other.send(b"w" * 4096)
+        assert other.reply() == (0, 7)
+        upstream.pause()
+        wire.request(nbdwire.READ, 8 * images.MIB, 4096, 1)
+        until(lambda: daemon.disk("up")["inflight_ops"] > 0, "the request reaches the stalled disk")
+        daemon.stop()
+        assert other.closed(), "the client of a healthy disk is told"
+    log = daemon.log()
+    assert re.search(r"detached.*disk=\"?by", log), log
+    assert "some images do not answer; stopping without them" in log, log
+    assert "not stopped after" not in log, log
+
+
+def test_stop_while_a_reload_waits_for_an_image(serve, scratch):
+    """SIGTERM while a reload opens an image whose server does not answer: it is heard at once, and the disk that is
+    served is closed in order."""
+    image = images.raw(scratch / "by.raw", SIZE, seed=6)
+    here = Disk("by", image, "raw")
+    daemon = serve([here])
+    silent = socket.socket(socket.AF_UNIX)
+    with silent:
+        silent.bind(str(scratch / "silent.sock"))
+        silent.listen(8)
+        daemon.write_config([here, Disk("up", f"nbd+unix:///?socket={scratch}/silent.sock", "nbd")])
+        daemon.reload()
+        silent.settimeout(20)
+        taken, _ = silent.accept()
+        with taken:
+            daemon.stop()
+    log = daemon.log()
+    assert re.search(r"detached.*disk=\"?by", log), log
+    heard, reload_ended = log.index("stopping: finishing"), log.find("reload: failed")
+    assert reload_ended == -1 or heard < reload_ended, log
+    assert "not stopped after" not in log, log

@@ -9,6 +9,7 @@ use crate::systemd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use undercroft_config::ServePlan;
 
@@ -59,13 +60,14 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
         }
     };
     let handle = signals.handle();
-    let on_signal = {
+    let on_signal = reloader(service.clone()).and_then(|reload| {
         let service = service.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             let mut stopping = false;
             for signal in signals.forever() {
                 match signal {
-                    SIGHUP => reload(&service),
+                    // One that waits its turn reads the file as it is then.
+                    SIGHUP => _ = reload.try_send(()),
                     _ if stopping => {
                         tracing::warn!("second signal: ending at once");
                         crate::logging::flush();
@@ -80,7 +82,7 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
                 }
             }
         })
-    };
+    });
     let on_signal = match on_signal {
         Ok(t) => t,
         Err(e) => {
@@ -117,10 +119,21 @@ fn end_within(limit: Duration) {
     }
 }
 
-fn reload(service: &Arc<Service>) {
-    systemd::reloading();
-    if let Err(e) = service.reload(false, &Caller::Signal) {
-        tracing::error!("the configuration was not reloaded: {e}");
-    }
-    systemd::ready(&service.summary());
+/// Reads the configuration again whenever told to, on a thread of its own: that may take as long as an image needs to
+/// open, and a signal to stop is heard meanwhile.
+fn reloader(service: Arc<Service>) -> std::io::Result<SyncSender<()>> {
+    let (told, tell) = sync_channel(1);
+    let run = move || {
+        while tell.recv().is_ok() && !service.is_stopping() {
+            systemd::reloading();
+            if let Err(e) = service.reload(false, &Caller::Signal) {
+                tracing::error!("the configuration was not reloaded: {e}");
+            }
+            // A daemon that stops is not ready again.
+            if !service.is_stopping() {
+                systemd::ready(&service.summary());
+            }
+        }
+    };
+    std::thread::Builder::new().name("reload".into()).spawn(run).map(|_| told)
 }

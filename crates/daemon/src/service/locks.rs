@@ -9,6 +9,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Between two tries to take a lock that is waited for with a limit.
+const TRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The locks, in order: whoever holds one takes only those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +52,18 @@ impl<T> Ordered<T> {
     pub(super) fn lock(&self) -> Held<'_, T> {
         let place = Place::take(self.rank);
         Held { guard: self.inner.lock().unwrap_or_else(|p| p.into_inner()), _place: place }
+    }
+
+    /// Waits for it, at most `limit`: for who must not wait for a thread that does not go on.
+    pub(super) fn lock_within(&self, limit: Duration) -> Option<Held<'_, T>> {
+        let end = Instant::now() + limit;
+        loop {
+            let held = self.try_lock();
+            if held.is_some() || Instant::now() >= end {
+                return held;
+            }
+            std::thread::sleep(TRY_PAUSE);
+        }
     }
 
     /// Takes it, if nobody has it.
@@ -128,7 +144,9 @@ mod tests {
             let second = ksm.lock();
             drop(first);
             assert!(ksm.try_lock().is_none());
+            assert!(ksm.lock_within(TRY_PAUSE).is_none());
             drop(second);
+            assert!(ksm.lock_within(Duration::ZERO).is_some());
         }
         *ksm.lock() += 1;
         assert_eq!((*change.lock(), *ksm.lock()), (1, 3));

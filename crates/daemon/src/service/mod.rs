@@ -49,6 +49,8 @@ const DISKS_SAID_MAX: usize = 16;
 const CONTROLS_SAID_MAX: usize = 16;
 /// Images opened at a time at most when the daemon starts.
 const OPENERS_MAX: usize = 16;
+/// How long a stop waits for a change under way, one that opens an image that does not answer say.
+const CHANGE_WAIT: Duration = Duration::from_secs(10);
 /// How long a disk that comes waits for others to give up what is its share now.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
 
@@ -101,6 +103,10 @@ impl Service {
     /// Attaches a disk of `plan`, which is what is served now and this disk.
     fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
         let opened = disk::open(disk.clone(), plan.store.deduplicate)?;
+        // It may have taken long, and a stop does not wait for it for ever.
+        if self.is_stopping() {
+            return Err(ServiceError::Stopping);
+        }
         // The others make room before this one comes.
         self.apply(plan);
         match self.serve_opened(opened, plan) {
@@ -168,6 +174,11 @@ impl Service {
         self.stop.1.notify_all();
     }
 
+    /// Whether somebody has requested a stop.
+    pub fn is_stopping(&self) -> bool {
+        *lock(&self.stop.0)
+    }
+
     /// Waits until somebody requests a stop, at most `timeout`. Whether somebody did.
     pub fn wait(&self, timeout: Duration) -> bool {
         let stop = lock(&self.stop.0);
@@ -186,11 +197,14 @@ impl Service {
         if let Some(thread) = shares {
             let _ = thread.join();
         }
-        let _change = self.change.lock();
+        let change = self.change.lock_within(CHANGE_WAIT);
+        if change.is_none() {
+            tracing::error!("a change of what is served is still under way after {CHANGE_WAIT:?}; stopping without it");
+        }
         self.forget_waiting(|_| true);
         self.watch.stop();
         self.ksm.lock().keeper.release(false);
-        nbd.into_iter().for_each(NbdServer::stop);
+        std::thread::scope(|s| nbd.into_iter().for_each(|server| _ = s.spawn(|| server.stop())));
         let disks = std::mem::take(&mut *write(&self.disks));
         let mut all = true;
         std::thread::scope(|s| {

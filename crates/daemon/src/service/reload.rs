@@ -54,6 +54,10 @@ impl Service {
 
     fn attach_added(&self, added: &[DiskPlan], report: &mut ReloadReport) {
         for disk in added {
+            if self.is_stopping() {
+                report.failed.push(format!("{}: not attached: the daemon is stopping", disk.name));
+                continue;
+            }
             let mut plan = ServePlan::clone(&self.plan());
             plan.disks.push(disk.clone());
             match self.attach(&plan, disk) {

@@ -114,7 +114,7 @@ impl Service {
         let _change = self.change.lock();
         let now = self.plan();
         let Some(plan) = now.find(&waiting.name).filter(|_| !lock(&waiting.trying).over) else { return Ok(()) };
-        if *lock(&self.stop.0) {
+        if self.is_stopping() {
             return Ok(());
         }
         opened.plan = plan.clone();

@@ -312,12 +312,15 @@ impl Reception {
         self.listener = None;
         self.guests.retain(|g| !g.is_handshaking());
         self.shared.detach_all();
-        // A worker lets go of a port a moment after it says so. One that has ended never does, hence the limit.
+        // A worker that has ended never lets go of a port, nor one whose disk does not answer: hence the limit.
         let limit = Instant::now() + LEAVE_TIME_MAX;
         loop {
             let gone = self.shared.is_empty();
             self.welcome_leavers();
             if self.guests.is_empty() && (gone || Instant::now() >= limit) {
+                if !gone {
+                    tracing::warn!("NBD requests are still under way after {LEAVE_TIME_MAX:?}; stopping without them");
+                }
                 return;
             }
             self.step();

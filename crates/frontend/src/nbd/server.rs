@@ -1,7 +1,8 @@
 //! A running NBD server: its thread, its connections, and their end.
 //!
 //! Owns the register of connections. Never touches a request.
-//! Invariant: after `stop` no connection of this server is left on any worker, and its socket is gone.
+//! Invariant: after `stop` its socket is gone, and no connection of this server is left on any worker but of disks whose
+//! images did not answer.
 
 use super::TlsMode;
 use super::line::Line;
@@ -204,8 +205,9 @@ impl NbdServer {
         lock(&self.shared.connections).1.values().map(|e| e.connection.clone()).collect()
     }
 
-    /// Takes no more clients, has requests under way answered, and closes all connections. Waits for requests under
-    /// way, and a few seconds at most for clients to take their replies.
+    /// Takes no more clients, has requests under way answered, and closes all connections. Waits some seconds at most
+    /// for requests under way and for clients to take their replies: an image that does not answer must not hold up
+    /// what else is to be stopped. What is left then goes when it can.
     pub fn stop(mut self) {
         self.end();
     }
@@ -227,17 +229,16 @@ impl Drop for NbdServer {
 }
 
 impl Shared {
-    /// Ends all connections; called by the server's thread once it takes no more clients.
+    /// Has all connections ended; called by the server's thread once it takes no more clients. They are gone when
+    /// `is_empty` says so: those of an image that does not answer go when it does.
     pub(super) fn detach_all(&self) {
-        let mut ports: Vec<_> = lock(&self.connections).1.values().map(|e| (e.host.clone(), e.port)).collect();
-        // All at once: each may wait for a disk.
-        std::thread::scope(|s| {
-            for (host, port) in ports.drain(..) {
-                let wait = move || host.detach(port);
-                if let Err(e) = std::thread::Builder::new().name("nbd-detach".to_owned()).spawn_scoped(s, wait) {
-                    tracing::error!("cannot end an NBD connection in good order: {e}");
-                }
+        let ports: Vec<_> = lock(&self.connections).1.values().map(|e| (e.host.clone(), e.port)).collect();
+        // All at once, and nobody waits for them: each may wait for a disk.
+        for (host, port) in ports {
+            let wait = move || host.detach(port);
+            if let Err(e) = std::thread::Builder::new().name("nbd-detach".to_owned()).spawn(wait) {
+                tracing::error!("cannot end an NBD connection in good order: {e}");
             }
-        });
+        }
     }
 }
