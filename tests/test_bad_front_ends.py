@@ -6,15 +6,18 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import images
+from harness import images, nbdwire
 from harness.daemon import Disk, until
 from harness.front import IN, OUT, OWN, Front, Gone, memfd, punch
 from harness.fuse import FuseFile
+from harness.nbdwire import Wire
 from harness.programs import built, driver, need, need_root
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
@@ -339,6 +342,73 @@ def test_a_descriptor_whose_closing_waits_keeps_no_other_front_end_waiting(serve
     file.release()
     until(lambda: "front end disconnected" in daemon.log() or "session ended" in daemon.log(), "its session has ended")
     serves(daemon, "a", fronts)
+
+
+def lingering() -> tuple[socket.socket, socket.socket]:
+    """A TCP socket whose last close takes 100 s, since its peer reads nothing; and the peer, to be kept."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+    ours.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            ours.send(bytes(65536))
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
+    return ours, peer
+
+
+def passes(where: socket.socket, first: bytes, then: bytes, peers: list) -> bool:
+    """Sends bytes, then more with a lingering socket. Whether the kernel lets it through."""
+    ours, peer = lingering()
+    peers.append(peer)
+    try:
+        where.sendall(first)
+        socket.send_fds(where, [then], [ours.fileno()])
+        return True
+    except (PermissionError, BrokenPipeError):
+        # Refused by the kernel, or cut off for what came before: nobody else is to wait for it, nor are we.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        return False
+    finally:
+        ours.close()
+
+
+def test_descriptors_in_flight_keep_no_socket_waiting(serve, scratch, fronts):
+    """A socket that lingers, passed along: not with the first byte of a message, in a message that nobody reads, and
+    where nobody has asked for descriptors at all. Whoever closes it for the last time waits for 100 s; front ends of the
+    other disk, NBD clients and the API are served meanwhile."""
+    daemon = two(serve, scratch)
+    peers, mine = [], []
+
+    def connect(path: object) -> socket.socket:
+        mine.append(socket.socket(socket.AF_UNIX))
+        mine[-1].connect(str(path))
+        return mine[-1]
+
+    def all_serve() -> None:
+        for _ in range(3):
+            serves(daemon, "b", fronts)
+        with Wire(daemon.nbd_socket) as wire:
+            wire.handshake("b").request(nbdwire.READ, 0, 4096, 1)
+            assert wire.reply() == (0, 1)
+        assert daemon.disk("b")["state"] == "serving"
+
+    head = struct.pack("=III", 1, 1, 0)
+    assert passes(connect(daemon.vhost("a")), head[:4], head[4:8], peers), "vhost-user passes descriptors"
+    all_serve()
+    # The second front end, which is turned away, sometimes before it has said anything.
+    assert any(passes(connect(daemon.vhost("a")), b"", head, peers) for _ in range(100))
+    all_serve()
+    for path in (daemon.nbd_socket, daemon.control):
+        for more in (b"", b"GET "):
+            passes(connect(path), more, b"x", peers)
+            all_serve()
+    for one in mine:
+        one.close()
+    all_serve()
+    daemon.stop()
+    for peer in peers:
+        peer.close()
 
 
 @pytest.fixture

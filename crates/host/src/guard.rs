@@ -6,8 +6,10 @@
 //! mapping stands in the table exactly as long as its [`Guarded`] lives; what the handler does is safe in a signal
 //! handler (atomics and two system calls); once a mapping is broken, nothing that is read from it comes from the file.
 
+use crate::aside::release;
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -55,11 +57,14 @@ pub(crate) fn note() {
 /// A mapping that is looked after; what it maps is reached through it.
 pub struct Guarded {
     slot: &'static Slot,
-    region: MmapRegion<()>,
+    /// Unmapped by [`release`].
+    region: ManuallyDrop<MmapRegion<()>>,
     /// Device and number of the file, if its memory can go and come.
     file: Option<(u64, u64)>,
     /// All of the file had memory when it was last looked at.
     full: AtomicBool,
+    /// Dropped once nothing is mapped any more.
+    place: Option<Box<dyn Send + Sync>>,
 }
 
 impl Guarded {
@@ -92,7 +97,14 @@ impl Guarded {
         slot.end.store(end, Ordering::Relaxed);
         slot.start.store(start, Ordering::Release);
         USED.store(used.max(at + 1), Ordering::Release);
-        Ok(Guarded { slot, region, file, full: AtomicBool::new(full) })
+        Ok(Guarded { slot, region: ManuallyDrop::new(region), file, full: AtomicBool::new(full), place: None })
+    }
+
+    /// Keeps `place` until nothing is mapped any more: what counts the mappings of somebody, say.
+    #[must_use]
+    pub fn holding(mut self, place: impl Send + Sync + 'static) -> Guarded {
+        self.place = Some(Box::new(place));
+        self
     }
 
     /// Device and number of the file, if its memory can go and come: not of huge pages, which are not charged to a
@@ -177,6 +189,10 @@ impl Drop for Guarded {
         // Before the region is unmapped, so that whatever is mapped there next is not taken for it.
         let _change = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
         self.slot.start.store(0, Ordering::Release);
+        // SAFETY: it is taken once, here, and this is dropped.
+        let region = unsafe { ManuallyDrop::take(&mut self.region) };
+        // If nobody else has the file, its memory is freed: seconds for a big guest, whatever thread this is.
+        release((region, self.place.take()));
     }
 }
 
@@ -440,5 +456,26 @@ mod tests {
         if let Ok(fd) = rustix::fs::memfd_create("huge", rustix::fs::MemfdFlags::HUGETLB) {
             assert!(matches!(backing(fd).unwrap(), Backing::Huge { page_bytes } if page_bytes > PAGE as u64));
         }
+    }
+
+    /// Tells on which thread it is dropped, and whether the file is mapped then.
+    struct Place(std::sync::mpsc::Sender<(Option<String>, bool)>, usize);
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let start = format!("{:x}-", self.1);
+            let mapped = maps.lines().any(|l| l.starts_with(&start) && l.contains("memfd:guard"));
+            let _ = self.0.send((std::thread::current().name().map(str::to_owned), mapped));
+        }
+    }
+
+    #[test]
+    fn memory_is_unmapped_where_nobody_waits_for_it() {
+        let (to, told) = std::sync::mpsc::channel();
+        let guarded = guarded(&memfd(4 * PAGE), 4 * PAGE);
+        let start = guarded.as_ptr() as usize;
+        drop(guarded.holding(Place(to, start)));
+        assert_eq!(told.recv().unwrap(), (Some("release".into()), false));
     }
 }

@@ -6,6 +6,8 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod aligned_buffer;
+pub mod aside;
+pub mod client_socket;
 pub mod control_group;
 pub mod doorbell;
 pub mod engine;
@@ -26,6 +28,8 @@ pub mod thread_pool;
 pub mod wait;
 
 pub use aligned_buffer::{ALIGNED_BYTES, ALIGNED_WORDS, AlignedBuffer};
+pub use aside::{Closing, release};
+pub use client_socket::{ClientSocket, refuse_descriptors};
 pub use control_group::ControlGroup;
 pub use doorbell::{Doorbell, HeldUp, Watching};
 pub use engine::{Engine, EngineChoice};

@@ -6,6 +6,7 @@
 
 mod answer;
 pub mod api;
+mod control_stream;
 mod description;
 mod disks;
 pub mod metrics;

@@ -3,6 +3,7 @@
 //! Owns the only async runtime of the daemon. Never trusts a client to be quick, short or well-behaved: connections,
 //! heads, bodies and calls are all bounded. Invariant: the socket's file is gone when the server is.
 
+use super::control_stream::ControlStream;
 use super::{Caller, Daemon, api, scope};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -28,6 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use undercroft_api::body::BODY_SECONDS;
 use undercroft_config::DaemonPlan;
 use undercroft_frontend::socket::{BoundSocket, SocketError, SocketGuard, SocketPermissions, bind_unix};
+use undercroft_host::{Closing, refuse_descriptors};
 
 /// Connections to the control socket at a time; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -217,13 +219,19 @@ async fn serve(
             }
         };
         let at = listener.local_addr().ok().and_then(|a| a.as_pathname().map(Path::to_path_buf)).unwrap_or_default();
+        // Where the kernel cannot, the streams take care.
+        refuse_descriptors(&*listener);
+        let closing = Closing::default();
         let next = move || {
-            let (listener, path) = (listener.clone(), at.clone());
+            let (listener, path, closing) = (listener.clone(), at.clone(), closing.clone());
             async move {
+                while !closing.has_room() {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
                 let (io, _) = listener.accept().await?;
                 let peer = io.peer_cred()?;
                 let by = Caller::Socket { path, uid: peer.uid(), pid: peer.pid() };
-                Ok((io, by))
+                Ok((ControlStream::new(io, &closing)?, by))
             }
         };
         let (router, connections_max) = match &vm {

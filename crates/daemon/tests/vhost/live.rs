@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use undercroft_frontend::faults::NoPortFaults;
 use undercroft_frontend::socket::SocketError;
-use undercroft_frontend::vhost::limits::QUEUES_MAX;
-use undercroft_frontend::vhost::parts::{InflightArea, Profile, Session};
+use undercroft_frontend::vhost::limits::{MAPPINGS_MAX, QUEUES_MAX};
+use undercroft_frontend::vhost::parts::{InflightArea, Mappings, Profile, Session};
 use undercroft_frontend::vhost::{VhostError, VhostOptions, VhostServer};
 use undercroft_porttest::vhost::rig::{self, DATA, Guest, INDIRECT, WRITE};
 use vhost::VhostBackend;
@@ -180,7 +180,8 @@ fn config_space_is_read_within_its_bounds() {
     let daemon = Daemon::new();
     let mut vm = Vm::new(&daemon);
     let profile = Profile::new(&daemon.info);
-    let mut session = Session::new(daemon.host.clone(), u32::MAX, profile, &VhostOptions::default());
+    let mut session =
+        Session::new(daemon.host.clone(), u32::MAX, profile, &VhostOptions::default(), &Mappings::default());
     let mut get = |offset, size| session.get_config(offset, size, VhostUserConfigFlags::empty());
     assert_eq!(get(20, 4).unwrap(), 512u32.to_le_bytes());
     assert_eq!(get(200, 56).unwrap(), [0; 56]);
@@ -253,6 +254,40 @@ fn a_front_end_that_leaves_a_stalled_disk_does_not_keep_the_next_one_out() {
     taken(0);
 }
 
+/// A process has 65,530 mappings by default, and no memory at all beyond them.
+#[test]
+fn memory_that_changes_again_and_again_under_waiting_requests_is_bounded() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let daemon = Daemon::with(&gate);
+    let mut vm = Vm::connect(&daemon, Guest::new(4, 128));
+    vm.share_memory();
+    (0..4).for_each(|queue| vm.start(queue, 0));
+    let (header, table, status) = (DATA, DATA + 0x1000, DATA + 0x80);
+    vm.guest.header(header, IN, 0);
+    vm.guest.chain(table, 0, &[(header, 16, 0), (DATA + 0x2000, 512, WRITE), (status, 1, WRITE)]);
+    let regions = vm.regions();
+    let tables = (0..4 * 128u16).find(|&n| {
+        let (queue, head) = (n / 128, n % 128);
+        vm.guest.descriptor(Guest::ring(queue)[0], head, table, 48, INDIRECT, 0);
+        vm.guest.offer(queue, head);
+        vm.kicks[usize::from(queue)].write(1).unwrap();
+        let (start, disk) = (Instant::now(), daemon.info.disk);
+        while daemon.worker.call(move |w| w.core().stats(disk).inflight_requests).unwrap() != u64::from(n) + 1 {
+            assert!(start.elapsed() < PATIENCE, "request {n} was not taken");
+            std::thread::yield_now();
+        }
+        vm.front.set_mem_table(&regions).is_err()
+    });
+    // Each table has three regions, and the request before it keeps the one before.
+    assert_eq!(tables.map(usize::from), Some(MAPPINGS_MAX / 3 - 1));
+    daemon.wait_connected(false);
+    gate.store(true, Ordering::Release);
+    let mut next = Vm::connect(&daemon, Guest::new(4, 64));
+    next.share_memory();
+    next.start(0, 0);
+    assert_eq!(next.request(0, IN, 0, (DATA + 0x1_0000, 4096)), 0, "what was mapped is given back");
+}
+
 #[test]
 fn a_daemon_that_comes_back_serves_what_the_last_one_left() {
     let mut daemon = Daemon::new();
@@ -273,7 +308,7 @@ fn a_daemon_that_comes_back_serves_what_the_last_one_left() {
     guest.write(DATA + 0x880, &[0xee]);
     guest.descriptor(Guest::ring(0)[0], 9, table, 48, INDIRECT, 0);
     guest.offer(0, 9);
-    let mut log = InflightArea::open(&record, file.try_clone().unwrap()).unwrap().queue(0).unwrap();
+    let mut log = InflightArea::open(&record, file.try_clone().unwrap(), ()).unwrap().queue(0).unwrap();
     let left = log.recover::<NoPortFaults>(64, 1).unwrap();
     assert_eq!(left, Some(vec![]), "nothing is left after an orderly stop");
     log.taken::<NoPortFaults>(9);

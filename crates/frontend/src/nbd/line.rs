@@ -6,21 +6,21 @@ use super::stream::Stream;
 use super::tls::TlsStream;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{SendFlags, Shutdown};
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use undercroft_host::ClientSocket;
 
 /// A connected socket.
 pub(super) enum Line {
     /// As it is.
-    Plain(OwnedFd),
+    Plain(ClientSocket),
     /// Under TLS, agreed on or about to be.
     Tls(Box<TlsStream>),
 }
 
 impl Line {
     /// The socket, to wait for.
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub(super) fn socket(&self) -> &ClientSocket {
         match self {
             Line::Plain(socket) => socket,
             Line::Tls(stream) => stream.socket(),
@@ -52,14 +52,17 @@ impl Line {
     /// Receives; 0 at the end.
     pub(super) fn receive(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
         match self {
-            Line::Plain(socket) => rustix::net::recv(socket, to, RecvFlags::DONTWAIT).map(|(n, _)| n),
+            Line::Plain(socket) => socket.receive(to, &mut []),
             Line::Tls(stream) => stream.receive(to, &mut []),
         }
     }
 
     /// Receives and throws away, whatever it is; 0 at the end.
     pub(super) fn discard(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
-        rustix::net::recv(self.socket(), to, RecvFlags::DONTWAIT).map(|(n, _)| n)
+        match self {
+            Line::Plain(socket) => socket.receive(to, &mut []),
+            Line::Tls(stream) => stream.discard(to),
+        }
     }
 
     /// Says that nothing more will be sent.

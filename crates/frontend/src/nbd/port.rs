@@ -563,7 +563,7 @@ mod tests {
             rules: ExportRules::new(&geometry, true, true),
             limits: PortLimits::default(),
             peer: String::new(),
-            stream: SocketStream::new(ours.into()).unwrap(),
+            stream: SocketStream::new(undercroft_host::ClientSocket::new(ours.into(), &Default::default())).unwrap(),
             first: Vec::new(),
             on_close: None,
             account: None,

@@ -1,6 +1,6 @@
 //! The thread of an NBD server: accepting, handshakes, and the last bytes of connections that end.
 //!
-//! Owns sockets that are not on a worker. Never blocks on one client.
+//! Owns sockets that are not on a worker. Never blocks on one client, nor on whoever stands behind what it sends.
 //! Invariants: every client here has a deadline; what is kept for each is bounded.
 
 use super::handshake::{Handshake, HandshakeStep, Menu};
@@ -14,10 +14,11 @@ use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use undercroft_host::{ClientSocket, Closing, refuse_descriptors};
 
 /// Bytes received from a client in its handshake at a time.
 const PIECE: usize = 16 * 1024;
@@ -59,13 +60,28 @@ impl Listener {
 
     fn set_nonblocking(&self) -> io::Result<()> {
         match self {
-            Listener::Unix(b) => b.listener.set_nonblocking(true),
+            Listener::Unix(b) => {
+                // Where the kernel cannot, the sockets take care.
+                refuse_descriptors(&b.listener);
+                b.listener.set_nonblocking(true)
+            }
             Listener::Tcp(l) => l.set_nonblocking(true),
         }
     }
 
-    /// Accepts a client; its socket, nonblocking, and who it is.
-    fn accept(&self) -> io::Result<(OwnedFd, String)> {
+    /// Listens no more: its file goes now, and those who wait to be accepted in a moment.
+    fn close(self, closing: &Closing) {
+        match self {
+            Listener::Unix(BoundSocket { listener, guard }) => {
+                drop(guard);
+                closing.close(listener);
+            }
+            Listener::Tcp(listener) => drop(listener),
+        }
+    }
+
+    /// Accepts a client; its socket, nonblocking, and who it is. What will be closed of it is counted in `closing`.
+    fn accept(&self, closing: &Closing) -> io::Result<(ClientSocket, String)> {
         match self {
             Listener::Unix(b) => {
                 let (stream, _) = b.listener.accept()?;
@@ -75,7 +91,7 @@ impl Listener {
                     Ok(c) => format!("process {} of user {}", c.pid.as_raw_nonzero(), c.uid.as_raw()),
                     Err(_) => "unknown".to_owned(),
                 };
-                Ok((stream.into(), peer))
+                Ok((ClientSocket::new(stream.into(), closing), peer))
             }
             Listener::Tcp(l) => {
                 let (stream, address) = l.accept()?;
@@ -88,7 +104,7 @@ impl Listener {
                 let _ = sockopt::set_tcp_keepcnt(&stream, 4);
                 // With replies on their way there are no probes.
                 let _ = sockopt::set_tcp_user_timeout(&stream, USER_TIMEOUT_MS);
-                Ok((stream.into(), address.to_string()))
+                Ok((ClientSocket::new(stream.into(), closing), address.to_string()))
             }
         }
     }
@@ -287,6 +303,8 @@ pub(super) struct Reception {
     shared: Arc<Shared>,
     guests: VecDeque<Guest>,
     accept_after: Instant,
+    /// Sockets of clients that are being closed.
+    closing: Closing,
     /// Refusals not logged since the last that was.
     quiet: bool,
 }
@@ -299,6 +317,7 @@ impl Reception {
             shared,
             guests: VecDeque::new(),
             accept_after: Instant::now(),
+            closing: Closing::default(),
             quiet: false,
         })
     }
@@ -309,7 +328,9 @@ impl Reception {
             self.step();
         }
         // First the socket's file, so that a successor can come; then those who have not begun; then the connections.
-        self.listener = None;
+        if let Some(listener) = self.listener.take() {
+            listener.close(&self.closing);
+        }
         self.guests.retain(|g| !g.is_handshaking());
         self.shared.detach_all();
         // A worker that has ended never lets go of a port, nor one whose disk does not answer: hence the limit.
@@ -360,6 +381,10 @@ impl Reception {
     /// Whether there is room for one more handshake, or room can be made.
     fn may_accept(&mut self, now: Instant) -> bool {
         if self.listener.is_none() || now < self.accept_after {
+            return false;
+        }
+        if !self.closing.has_room() {
+            self.accept_after = now + ACCEPT_PAUSE;
             return false;
         }
         let handshakes = self.guests.iter().filter(|g| g.is_handshaking()).count();
@@ -435,7 +460,7 @@ impl Reception {
                 return;
             }
             let Some(listener) = &self.listener else { return };
-            match listener.accept() {
+            match listener.accept(&self.closing) {
                 Ok((socket, peer)) => {
                     self.quiet = false;
                     self.make_room();
@@ -486,7 +511,7 @@ mod tests {
     fn a_client_over_tcp_that_says_nothing_more_is_found_out() {
         let bound = TcpListener::bind("127.0.0.1:0").unwrap();
         let _client = TcpStream::connect(bound.local_addr().unwrap()).unwrap();
-        let (socket, _) = Listener::Tcp(bound).accept().unwrap();
+        let (socket, _) = Listener::Tcp(bound).accept(&Closing::default()).unwrap();
         assert!(sockopt::socket_keepalive(&socket).unwrap(), "nothing is on the way to it: it is asked");
         let asked = sockopt::tcp_keepintvl(&socket).unwrap() * sockopt::tcp_keepcnt(&socket).unwrap();
         assert_eq!(sockopt::tcp_keepidle(&socket).unwrap() + asked, Duration::from_secs(120));

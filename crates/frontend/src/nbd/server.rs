@@ -16,11 +16,10 @@ use crate::{AnyPort, PortHost};
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use undercroft_host::EventFd;
+use undercroft_host::{ClientSocket, EventFd};
 
 /// One connection, for `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ struct Entry {
 
 /// A connection past its last reply: what is left to send, then the end.
 pub(super) struct Leaver {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: ClientSocket,
     pub(super) bytes: Vec<u8>,
 }
 

@@ -5,9 +5,10 @@
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
-use std::io::{self, IoSlice, IoSliceMut};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use undercroft_host::ClientSocket;
 
 /// What a connection needs of its socket. `Err(Errno::AGAIN)` means: nothing now.
 pub trait Stream: Send + 'static {
@@ -42,7 +43,7 @@ pub trait Stream: Send + 'static {
 
     /// Gives the socket up, and the bytes to be sent on it before it is closed: what was taken and not sent, then
     /// `bytes`.
-    fn take_leave(self, bytes: Vec<u8>) -> (Option<OwnedFd>, Vec<u8>)
+    fn take_leave(self, bytes: Vec<u8>) -> (Option<ClientSocket>, Vec<u8>)
     where
         Self: Sized,
     {
@@ -57,7 +58,7 @@ pub trait Stream: Send + 'static {
 /// set of its own watches for room, and is told to only when a send came back short.
 #[derive(Debug)]
 pub(crate) struct SocketStream {
-    socket: OwnedFd,
+    socket: ClientSocket,
     room: OwnedFd,
     watched: bool,
 }
@@ -67,13 +68,13 @@ impl SocketStream {
     ///
     /// # Errors
     /// If the kernel has no descriptor left.
-    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub fn new(socket: ClientSocket) -> io::Result<Self> {
         let room = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self { socket, room, watched: false })
     }
 
     /// The socket, to look at.
-    pub fn socket(&self) -> &OwnedFd {
+    pub fn socket(&self) -> &ClientSocket {
         &self.socket
     }
 }
@@ -81,11 +82,7 @@ impl SocketStream {
 impl Stream for SocketStream {
     #[inline]
     fn receive(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
-        if second.is_empty() {
-            rustix::net::recv(&self.socket, first, RecvFlags::DONTWAIT).map(|(n, _)| n)
-        } else {
-            rustix::io::readv(&self.socket, &mut [IoSliceMut::new(first), IoSliceMut::new(second)])
-        }
+        self.socket.receive(first, second)
     }
 
     #[inline]
@@ -124,7 +121,7 @@ impl Stream for SocketStream {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    fn take_leave(self, bytes: Vec<u8>) -> (Option<OwnedFd>, Vec<u8>) {
+    fn take_leave(self, bytes: Vec<u8>) -> (Option<ClientSocket>, Vec<u8>) {
         (Some(self.socket), bytes)
     }
 }

@@ -8,8 +8,9 @@ use rustix::io::Errno;
 use rustls::{ServerConfig, ServerConnection};
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use undercroft_host::ClientSocket;
 
 /// Bytes of records that wait to be sent on one connection, about: four of the largest.
 const SEND_BYTES_MAX: usize = 64 << 10;
@@ -64,15 +65,20 @@ impl TlsStream {
     ///
     /// # Errors
     /// If the kernel has no descriptor left, or the library refuses.
-    pub fn new(socket: OwnedFd, config: Arc<ServerConfig>) -> io::Result<Self> {
+    pub fn new(socket: ClientSocket, config: Arc<ServerConfig>) -> io::Result<Self> {
         let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(SEND_BYTES_MAX));
         Ok(Self { socket: SocketStream::new(socket)?, tls })
     }
 
     /// The socket, to wait for.
-    pub fn socket(&self) -> &OwnedFd {
+    pub fn socket(&self) -> &ClientSocket {
         self.socket.socket()
+    }
+
+    /// Receives and throws away what the client still sends, as it is.
+    pub fn discard(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
+        self.socket.receive(to, &mut [])
     }
 
     /// The version agreed on, for people; `None` before.
@@ -191,7 +197,7 @@ impl Stream for TlsStream {
         self.socket.close();
     }
 
-    fn take_leave(mut self, bytes: Vec<u8>) -> (Option<OwnedFd>, Vec<u8>) {
+    fn take_leave(mut self, bytes: Vec<u8>) -> (Option<ClientSocket>, Vec<u8>) {
         self.tls.set_buffer_limit(None);
         let mut rest = Vec::new();
         // A vector takes everything.

@@ -7,14 +7,13 @@
 use super::limits::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use undercroft_host::client_socket;
 use vhost::vhost_user::message::{FrontendReq, MAX_MSG_SIZE};
 
 /// Bytes of a message's head: request, flags, and the length of what follows, each of 32 bits.
@@ -25,6 +24,8 @@ pub(super) const HEAD_BYTES: usize = 12;
 pub struct Message {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
+    /// Descriptors that belong to nothing: more than a message may bring, or not with its first byte.
+    others: Vec<OwnedFd>,
 }
 
 impl Message {
@@ -45,6 +46,17 @@ impl Message {
     /// What came with it.
     pub(super) fn descriptors(&self) -> &[OwnedFd] {
         &self.descriptors
+    }
+
+    /// All that is closed with it.
+    pub(super) fn brought(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.descriptors.iter().chain(&self.others)
+    }
+
+    /// Whether it hands over how a queue is notified.
+    pub(super) fn is_for_a_queue(&self) -> bool {
+        let queue = [FrontendReq::SET_VRING_KICK, FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_ERR];
+        queue.iter().any(|&request| self.word(0) == Some(request.into()))
     }
 
     /// Which of `queues` queues have to come to rest before the message can be answered.
@@ -95,6 +107,11 @@ impl ControlConnection {
         ControlConnection { socket, message: Message::default(), reply: Message::default(), sent: 0 }
     }
 
+    /// Gives up the socket: what is unread in it may keep whoever closes it.
+    pub(super) fn into_socket(self) -> UnixStream {
+        self.socket
+    }
+
     /// Another handle to the socket.
     ///
     /// # Errors
@@ -113,6 +130,8 @@ impl ControlConnection {
             match receive_some(&self.socket, missing, &mut self.message) {
                 Ok(0) if self.message.bytes.is_empty() => return MessageArrival::End(Gone::Between),
                 Ok(0) => return MessageArrival::End(Gone::Within),
+                // No front end sends these, and each byte could bring as many as the process can have.
+                Ok(_) if self.message.others.len() > DESCRIPTORS_MAX => return MessageArrival::End(Gone::Within),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return MessageArrival::Part,
                 Err(_) => return MessageArrival::End(Gone::Between),
@@ -164,21 +183,19 @@ impl AsFd for ControlConnection {
 }
 
 /// Appends at most `most` bytes that have come to `message`, and the descriptors that came with its first byte. Those
-/// that come later belong to nothing; the kernel drops them, since closing them here could wait for whoever serves
-/// them.
+/// that come later belong to nothing, but are kept with it: where there is no room for them the kernel closes them,
+/// here, which could wait for whoever serves them.
 fn receive_some(socket: &UnixStream, most: usize, message: &mut Message) -> Result<usize, Errno> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let most = most.min(bytes.len());
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let first = message.bytes.is_empty();
-    let mut ancillary = RecvAncillaryBuffer::new(if first { &mut space[..] } else { &mut [] });
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes[..most])], &mut ancillary, flags)?.bytes;
-    for came in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = came {
-            message.descriptors.extend(descriptors);
-        }
+    let mut came = Vec::new();
+    let got = client_socket::receive(socket, &mut [IoSliceMut::new(&mut bytes[..most])], &mut came);
+    if first && message.descriptors.is_empty() {
+        message.descriptors.extend(came.drain(..came.len().min(DESCRIPTORS_MAX)));
     }
+    message.others.append(&mut came);
+    let got = got?;
     message.bytes.extend_from_slice(&bytes[..got]);
     Ok(got)
 }
@@ -264,7 +281,22 @@ mod tests {
         send_some(&peer, &bytes[..4], &fds).unwrap();
         send_some(&peer, &bytes[4..], &fds).unwrap();
         let MessageArrival::Message(whole) = connection.receive() else { panic!("not whole") };
-        assert_eq!(whole.descriptors.len(), 1);
+        assert_eq!((whole.descriptors.len(), whole.others.len()), (1, 1), "all are closed with the message");
+        assert_eq!(whole.brought().count(), 2);
+    }
+
+    /// Each byte of a message may bring 253 descriptors, and it may have 4096 bytes.
+    #[test]
+    fn a_front_end_that_sends_descriptors_which_belong_to_nothing_is_cut_off() {
+        let (mut connection, peer) = pair();
+        let bytes = message(FrontendReq::SET_VRING_CALL, &[0; 8]);
+        let fds: Vec<_> = (0..DESCRIPTORS_MAX).map(|_| OwnedFd::from(peer.try_clone().unwrap())).collect();
+        for &b in &bytes[..3] {
+            send_some(&peer, &[b], &fds).unwrap();
+        }
+        assert!(matches!(connection.receive(), MessageArrival::End(Gone::Within)));
+        let rest = connection.rest().unwrap();
+        assert_eq!(rest.brought().count(), 3 * DESCRIPTORS_MAX, "closed where that may take a while");
     }
 
     #[test]
@@ -273,7 +305,7 @@ mod tests {
         let size = 2000;
         let mut replies = 0;
         loop {
-            connection.reply(Message { bytes: vec![replies as u8; size], descriptors: Vec::new() });
+            connection.reply(Message { bytes: vec![replies as u8; size], descriptors: Vec::new(), others: Vec::new() });
             replies += 1;
             if !connection.send().unwrap() {
                 break;
@@ -288,7 +320,7 @@ mod tests {
             assert_eq!(bytes, vec![n as u8; size]);
         }
         drop(peer);
-        connection.reply(Message { bytes: vec![1], descriptors: Vec::new() });
+        connection.reply(Message { bytes: vec![1], descriptors: Vec::new(), others: Vec::new() });
         assert!(connection.send().is_err());
     }
 }

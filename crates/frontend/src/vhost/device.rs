@@ -10,9 +10,10 @@ use super::config::Profile;
 use super::connection::{ControlConnection, Gone, Message, MessageArrival};
 use super::exchange::Exchange;
 use super::limits::TURNED_AWAY_MAX;
+use super::mappings::Mappings;
 use super::session::Session;
 use super::shared::Trust;
-use super::tasks::{Outcome, Task, may_wait};
+use super::tasks::{Outcome, Task, refusal};
 use crate::PortHost;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,6 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use undercroft_host::Closing;
 use vhost::vhost_user::Error;
 
 /// What the event loop and the owner of a device share.
@@ -49,8 +51,6 @@ enum Step {
 struct Front {
     connection: ControlConnection,
     step: Step,
-    /// It has sent something whose closing may wait for somebody else than the kernel.
-    may_wait: bool,
 }
 
 /// A device.
@@ -65,6 +65,10 @@ pub(super) struct Device {
     front: Option<Front>,
     /// Somebody may wait at the listener.
     newcomers: bool,
+    /// What its front ends have mapped.
+    mappings: Mappings,
+    /// What is being closed of its front ends: connections, and what they have sent.
+    pub(super) closing: Closing,
     /// Who waits for the device to be gone.
     removed: Option<Sender<()>>,
 }
@@ -77,7 +81,7 @@ pub(super) enum Accepted {
     Front(Task),
     /// There may be more, but others come first.
     More,
-    /// The kernel has no room now: most likely for descriptors, and that does not pass in no time.
+    /// There is no room now: most likely for descriptors, or too many are being closed; that does not pass in no time.
     Later,
 }
 
@@ -92,7 +96,19 @@ impl Device {
         flags: Arc<Flags>,
     ) -> Device {
         let listener = Some(listener);
-        Device { host, port, disk, options, flags, listener, front: None, newcomers: false, removed: None }
+        Device {
+            host,
+            port,
+            disk,
+            options,
+            flags,
+            listener,
+            front: None,
+            newcomers: false,
+            mappings: Mappings::default(),
+            closing: Closing::default(),
+            removed: None,
+        }
     }
 
     /// The listener, while there is one.
@@ -107,7 +123,7 @@ impl Device {
 
     /// Whether the next task must have a thread of its own, because it may wait for who knows whom.
     pub(super) fn may_wait(&self) -> bool {
-        self.options.trust == Trust::Anything || self.front.as_ref().is_some_and(|front| front.may_wait)
+        self.options.trust == Trust::Anything
     }
 
     /// Whether it is gone, and who waits for that.
@@ -118,6 +134,9 @@ impl Device {
     /// Takes who waits at the listener: serves one, and turns the others away.
     pub(super) fn accept(&mut self) -> Accepted {
         self.newcomers = false;
+        if !self.closing.has_room() {
+            return Accepted::Later;
+        }
         for _ in 0..TURNED_AWAY_MAX {
             // If the present one has gone, whoever waits may be the next.
             let goes = |f: &Front| matches!(f.step, Step::Ending) || f.connection.hung_up();
@@ -134,10 +153,13 @@ impl Device {
                     Ok(task) => return Accepted::Front(task),
                     Err(e) => return self.cannot_connect(&e),
                 },
-                Ok(_) => tracing::warn!(
-                    disk = self.disk.name,
-                    "a second vhost-user front end was turned away: the disk is in use"
-                ),
+                Ok((stream, _)) => {
+                    tracing::warn!(
+                        disk = self.disk.name,
+                        "a second vhost-user front end was turned away: the disk is in use"
+                    );
+                    self.closing.close(stream);
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Accepted::Nobody,
                 Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(e) => return self.cannot_connect(&e),
@@ -154,9 +176,9 @@ impl Device {
     fn welcome(&mut self, stream: UnixStream) -> io::Result<Task> {
         stream.set_nonblocking(true)?;
         let connection = ControlConnection::new(stream);
-        let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options);
+        let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options, &self.mappings);
         let task = Task::Welcome(Exchange::new(session)?, connection.try_clone()?);
-        self.front = Some(Front { connection, step: Step::Busy, may_wait: false });
+        self.front = Some(Front { connection, step: Step::Busy });
         self.flags.connected.store(true, Ordering::Release);
         tracing::info!(disk = self.disk.name, "vhost-user front end connected");
         Ok(task)
@@ -189,7 +211,11 @@ impl Device {
                 }
                 Step::Receive(exchange) => match front.connection.receive() {
                     MessageArrival::Message(message) => {
-                        front.may_wait |= may_wait(&message);
+                        if self.options.trust == Trust::Memory
+                            && let Some(why) = refusal(&message)
+                        {
+                            return self.end(Some(exchange), Some(message), Some(why));
+                        }
                         let stops = message.stops(self.options.queues);
                         let handle = stops.is_empty();
                         return Some(if handle {
@@ -239,7 +265,9 @@ impl Device {
         let front = self.front.as_mut()?;
         match outcome {
             Outcome::Severed => {
-                self.front = None;
+                if let Some(front) = self.front.take() {
+                    self.closing.close(front.connection.into_socket());
+                }
                 self.flags.connected.store(false, Ordering::Release);
                 None
             }
@@ -270,7 +298,9 @@ impl Device {
     /// Listens no more and ends the session; `to` is told when the device is gone.
     pub(super) fn remove(&mut self, to: Sender<()>) -> Option<Task> {
         self.removed = Some(to);
-        self.listener = None;
+        if let Some(listener) = self.listener.take() {
+            self.closing.close(listener);
+        }
         let front = self.front.as_mut()?;
         match std::mem::replace(&mut front.step, Step::Busy) {
             Step::Receive(exchange) | Step::Reply(exchange) => self.end(Some(exchange), None, None),

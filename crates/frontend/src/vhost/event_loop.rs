@@ -298,7 +298,8 @@ impl State {
         let own_thread = device.may_wait() || matches!(task, Task::Sever(..));
         let host = Arc::clone(&device.host);
         let lane = host.worker();
-        let job = Job { device: key, lane, host, port: device.port, task, rest: Arc::clone(&self.rest) };
+        let (rest, closing) = (Arc::clone(&self.rest), device.closing.clone());
+        let job = Job { device: key, lane, host, port: device.port, task, rest, closing };
         if own_thread {
             return self.start_thread(job);
         }

@@ -5,7 +5,7 @@
 //! Invariant: at any moment at which the process may be killed, each chain taken and not yet visibly used is either
 //! marked here or not yet counted as taken, so that a restart serves it exactly once more.
 
-use super::limits::{QUEUE_SIZE_MAX, QUEUES_MAX};
+use super::limits::{INFLIGHT_SLACK_MAX, QUEUE_SIZE_MAX, QUEUES_MAX};
 use super::memory::MemoryWindow;
 use super::ring::Broken;
 use crate::faults::{PortBug, PortFaults, StoreSite};
@@ -59,21 +59,25 @@ impl InflightArea {
         Ok((VhostUserInflight::new(bytes as u64, 0, queues, queue_size), File::from(fd)))
     }
 
-    /// Maps the area that a front end hands over.
+    /// Maps the area that a front end hands over, and keeps `place` as long as it is mapped.
     ///
     /// # Errors
-    /// It does not fit the device, or the file is shorter than it says.
-    pub fn open(said: &VhostUserInflight, file: File) -> io::Result<InflightArea> {
+    /// It does not fit the device, or the file is shorter than it says, or much longer.
+    pub fn open(said: &VhostUserInflight, file: File, place: impl Send + Sync + 'static) -> io::Result<InflightArea> {
         check(said.num_queues, said.queue_size)?;
         let bytes = usize::from(said.num_queues) * queue_bytes(said.queue_size);
         let end = said.mmap_offset.checked_add(said.mmap_size);
-        if said.mmap_size < bytes as u64 || end.is_none_or(|end| file.metadata().is_ok_and(|m| m.len() < end)) {
+        let file_bytes = file.metadata()?.len();
+        if said.mmap_size < bytes as u64 || end.is_none_or(|end| file_bytes < end) {
             return Err(invalid("the shared memory for requests under way is too small"));
+        }
+        if file_bytes > bytes as u64 + INFLIGHT_SLACK_MAX {
+            return Err(invalid("the shared memory for requests under way is much larger than their record"));
         }
         let mapping =
             MmapRegion::from_file(FileOffset::new(file, said.mmap_offset), bytes).map_err(io::Error::other)?;
         Ok(InflightArea {
-            mapping: Arc::new(Guarded::new(mapping)?),
+            mapping: Arc::new(Guarded::new(mapping)?.holding(place)),
             queues: said.num_queues,
             queue_size: said.queue_size,
         })
@@ -224,7 +228,7 @@ mod tests {
 
     fn log(size: u16) -> (InflightArea, InflightLog) {
         let (said, file) = InflightArea::create(2, size).unwrap();
-        let area = InflightArea::open(&said, file).unwrap();
+        let area = InflightArea::open(&said, file, ()).unwrap();
         let mut log = area.queue(1).unwrap();
         assert_eq!(log.recover::<NoPortFaults>(size, 7).unwrap(), None);
         (area, log)
@@ -297,9 +301,17 @@ mod tests {
         assert!(InflightArea::create(1, QUEUE_SIZE_MAX + 1).is_err());
         let (said, file) = InflightArea::create(2, 16).unwrap();
         let lie = |size, offset, queues| {
-            InflightArea::open(&VhostUserInflight::new(size, offset, queues, 16), file.try_clone().unwrap()).is_err()
+            let said = VhostUserInflight::new(size, offset, queues, 16);
+            InflightArea::open(&said, file.try_clone().unwrap(), ()).is_err()
         };
         assert!(lie(said.mmap_size, 0, 3) && lie(said.mmap_size + 1, 0, 2) && lie(said.mmap_size, u64::MAX, 2));
+        let long = |bytes: u64| {
+            let fd = rustix::fs::memfd_create("long", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, bytes).unwrap();
+            InflightArea::open(&said, File::from(fd), ())
+        };
+        assert!(long(said.mmap_size + INFLIGHT_SLACK_MAX).is_ok(), "one huge page");
+        assert!(long(said.mmap_size + INFLIGHT_SLACK_MAX + 1).is_err(), "memory that nobody can use is kept by us");
     }
 
     #[test]

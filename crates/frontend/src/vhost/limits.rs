@@ -23,6 +23,14 @@ pub const SPANS_MAX: usize = 256;
 /// Memory regions of one guest at most: what other vhost-user devices allow.
 pub const REGIONS_MAX: usize = 509;
 
+/// Mappings of one device at most: the regions of its guest twice, since new ones are mapped while requests under way
+/// still use the old ones, and the records of requests under way.
+pub const MAPPINGS_MAX: usize = 2 * REGIONS_MAX + 8;
+
+/// Bytes that the file with a record of requests under way may have beyond it: whoever hands over more has us keep
+/// memory that nobody can use.
+pub const INFLIGHT_SLACK_MAX: u64 = 2 * 1024 * 1024;
+
 /// Ranges of one discard or write-zeroes request at most.
 pub const RANGES_MAX: usize = 16;
 

@@ -20,6 +20,7 @@ mod event_loop;
 mod exchange;
 mod inflight;
 pub mod limits;
+mod mappings;
 mod memory;
 mod port;
 mod request;
@@ -48,6 +49,7 @@ pub mod parts {
     pub use super::connection::{ControlConnection, Gone, Message, MessageArrival};
     pub use super::exchange::Exchange;
     pub use super::inflight::InflightArea;
+    pub use super::mappings::Mappings;
     pub use super::memory::{GuestMap, MemoryRegion, MemoryWindow};
     pub use super::port::{QueueRefusal, VhostPort};
     pub use super::ring::{RingAddresses, SplitRing};

@@ -8,11 +8,12 @@ use super::VhostOptions;
 use super::config::Profile;
 use super::inflight::InflightArea;
 use super::limits::REGIONS_MAX;
+use super::mappings::Mappings;
 use super::memory::{GuestMap, MemoryRegion};
 use super::port::{QueueRefusal, RestNotice, VhostPort};
 use super::ring::RingAddresses;
 use super::shared::{self, Trust};
-use super::tasks::is_eventfd;
+use super::tasks::{NOT_AN_EVENTFD, is_eventfd};
 use crate::PortHost;
 use std::fs::File;
 use std::io;
@@ -35,6 +36,7 @@ pub struct Session {
     options: VhostOptions,
     owned: bool,
     map: Arc<GuestMap>,
+    mappings: Mappings,
     /// Whether the log says that its memory should be preallocated.
     advised: bool,
     /// Whether the front end has handed over a record of requests under way.
@@ -43,9 +45,16 @@ pub struct Session {
 
 impl Session {
     /// A session of a front end that has just connected.
-    pub fn new(host: Arc<dyn PortHost>, port: u32, disk: Profile, options: &VhostOptions) -> Session {
-        let options = options.clone();
-        Session { host, port, disk, options, owned: false, map: Arc::default(), advised: false, logged: false }
+    pub fn new(
+        host: Arc<dyn PortHost>,
+        port: u32,
+        disk: Profile,
+        options: &VhostOptions,
+        mappings: &Mappings,
+    ) -> Session {
+        let (options, mappings) = (options.clone(), mappings.clone());
+        let map = Arc::default();
+        Session { host, port, disk, options, owned: false, map, mappings, advised: false, logged: false }
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -116,7 +125,7 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 }
 
 /// Maps a region that a front end shares.
-fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<MemoryRegion> {
+fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust, mappings: &Mappings) -> Result<MemoryRegion> {
     let (guest, user, len, offset) = (region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset);
     shared::check(&file, trust).map_err(Error::ReqHandlerError)?;
     // Access past the end of a file breaks the mapping, so what can be known beforehand is said now.
@@ -125,7 +134,8 @@ fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Me
     if usize::try_from(len).is_err() || (size.is_file() && end.is_none_or(|end| end > size.len())) {
         return Err(refused(format!("the file of the memory region at guest address {guest:#x} is too short for it")));
     }
-    let mapping = Guarded::new(region.mmap_region(file)?).map_err(Error::ReqHandlerError)?;
+    let place = mappings.take().map_err(refused)?;
+    let mapping = Guarded::new(region.mmap_region(file)?).map_err(Error::ReqHandlerError)?.holding(place);
     Ok(MemoryRegion { guest, user, len, mapping: Arc::new(mapping) })
 }
 
@@ -134,7 +144,7 @@ fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Me
 fn eventfd(file: File) -> Result<File> {
     // Anything else could make writing to it, or waiting for it, a wait for whoever serves it.
     if !is_eventfd(&file).map_err(|e| Error::ReqHandlerError(e.into()))? {
-        return Err(refused("a queue's notification descriptor is not an eventfd"));
+        return Err(refused(NOT_AN_EVENTFD));
     }
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| Error::ReqHandlerError(e.into()))?;
     rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK)
@@ -183,7 +193,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         let mut map = GuestMap::default();
         for (region, file) in regions.iter().zip(files) {
-            map = map.with(mapped(region, file, self.options.trust)?).map_err(refused)?;
+            map = map.with(mapped(region, file, self.options.trust, &self.mappings)?).map_err(refused)?;
         }
         self.set_memory(map)?;
         Ok(None)
@@ -199,7 +209,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        let map = self.map.with(mapped(region, file, self.options.trust)?).map_err(refused)?;
+        let map = self.map.with(mapped(region, file, self.options.trust, &self.mappings)?).map_err(refused)?;
         self.set_memory(map)?;
         Ok(None)
     }
@@ -300,7 +310,8 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_inflight_fd(&mut self, said: &VhostUserInflight, file: File) -> Result<()> {
         shared::check(&file, self.options.trust).map_err(Error::ReqHandlerError)?;
-        let area = InflightArea::open(said, file).map_err(Error::ReqHandlerError)?;
+        let place = self.mappings.take().map_err(refused)?;
+        let area = InflightArea::open(said, file, place).map_err(Error::ReqHandlerError)?;
         self.logged = true;
         self.on_port(move |port| port.set_inflight(&area))
     }

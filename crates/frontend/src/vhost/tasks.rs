@@ -1,9 +1,9 @@
 //! What has to be done for a front end and may take a moment, away from the event loop's thread.
 //!
 //! Owns nothing that outlives a task. Never reads or writes the front end's socket. A task waits for the worker that
-//! owns the disk, and some for whoever stands behind a descriptor that the front end sent: closing a file of FUSE waits
-//! for its server, and closing the last handle of a guest's memory frees all of it. Invariant: each task has exactly
-//! one outcome, also if it panics.
+//! owns the disk, and, unless only memory of the kernel is trusted, for whoever stands behind a descriptor that the
+//! front end sent: closing a file of FUSE waits for its server. Invariant: each task has exactly one outcome, also if it
+//! panics.
 
 use super::connection::Message;
 use super::exchange::Exchange;
@@ -14,13 +14,16 @@ use crate::PortHost;
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use undercroft_host::{EventFd, Work};
+use undercroft_host::{Closing, EventFd, Work};
 use vhost::vhost_user::Error;
+
+/// What is said of a descriptor that cannot tell of a queue.
+pub(super) const NOT_AN_EVENTFD: &str = "a queue's notification descriptor is not an eventfd";
 
 /// What is to be done.
 pub(super) enum Task {
@@ -57,6 +60,8 @@ pub(super) struct Job {
     pub(super) task: Task,
     /// Signalled when a queue has come to rest.
     pub(super) rest: Arc<EventFd>,
+    /// Where what may take long to close is closed.
+    pub(super) closing: Closing,
 }
 
 /// A job that is done.
@@ -70,7 +75,7 @@ pub(super) struct Done {
 impl Job {
     /// Carries it out, for as long as it takes.
     pub(super) fn carry_out(self) -> Done {
-        let Job { device, lane, host, port, task, rest } = self;
+        let Job { device, lane, host, port, task, rest, closing } = self;
         let ends = matches!(task, Task::Sever(..));
         let run = AssertUnwindSafe(|| match task {
             Task::Welcome(exchange, connection) => {
@@ -90,12 +95,14 @@ impl Job {
             }
             Task::Handle(mut exchange, message) => {
                 let (reply, end) = exchange.handle(&message);
+                close(&closing, message);
                 Outcome::Handled(exchange, reply, end)
             }
             Task::Sever(exchange, messages) => {
                 // First the rings: when the peer sees its socket closed, no memory of its guest is touched any more.
                 on_port(&*host, port, VhostPort::sever);
-                drop((exchange, messages));
+                drop(exchange);
+                messages.into_iter().for_each(|message| close(&closing, message));
                 Outcome::Severed
             }
         });
@@ -122,10 +129,24 @@ impl Work for Handlers {
     }
 }
 
-/// Whether closing what came with `message` may wait for somebody else than the kernel.
-pub(super) fn may_wait(message: &Message) -> bool {
-    let is_eventfd = |fd: &_| is_eventfd(fd) == Ok(true);
-    message.descriptors().iter().any(|fd| !is_eventfd(fd) && shared::check(fd, Trust::Memory).is_err())
+/// Closes what came with `message`: elsewhere, if that may wait for somebody else than the kernel.
+fn close(closing: &Closing, message: Message) {
+    if message.brought().any(|fd| foreign(fd).is_some()) {
+        closing.close(message);
+    }
+}
+
+/// Why nothing may be done with a descriptor unless its user is trusted: even closing it may wait for somebody else than
+/// the kernel. `None` for an eventfd, and for memory.
+fn foreign(fd: &OwnedFd) -> Option<io::Error> {
+    if is_eventfd(fd) == Ok(true) { None } else { shared::check(fd, Trust::Memory).err() }
+}
+
+/// Why `message` is refused before anybody looks at it: nothing that a front end of which the memory is not trusted may
+/// ask for needs what it brings, and whoever looks at it has to close it.
+pub(super) fn refusal(message: &Message) -> Option<Error> {
+    let why = message.descriptors().iter().find_map(foreign)?;
+    Some(Error::ReqHandlerError(if message.is_for_a_queue() { io::Error::other(NOT_AN_EVENTFD) } else { why }))
 }
 
 /// Whether a descriptor is an eventfd; asks the kernel alone.

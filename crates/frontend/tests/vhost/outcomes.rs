@@ -125,7 +125,7 @@ impl Mortal {
     fn revive(&mut self) -> Result<(), StoreSite> {
         let wake_fd = eventfd();
         self.rig.port = VhostPort::with_faults(9, Profile::new(&info(geometry(1 << 20))), 1, wake_fd);
-        let area = InflightArea::open(&self.said, self.record.try_clone().unwrap()).unwrap();
+        let area = InflightArea::open(&self.said, self.record.try_clone().unwrap(), ()).unwrap();
         self.rig.connect(Profile::new(&info(geometry(1 << 20))).features());
         self.rig.port.set_inflight(&area);
         let base = self.rig.guest.used_index(0);

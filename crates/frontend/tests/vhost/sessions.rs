@@ -58,7 +58,7 @@ fn after_a_disconnect_answers_go_nowhere_and_hold_up_the_next_session() {
     let mut rig = rig();
     let (said, file) = InflightArea::create(1, 64).unwrap();
     let features = port_features();
-    let area = InflightArea::open(&said, file).unwrap();
+    let area = InflightArea::open(&said, file, ()).unwrap();
     rig.port.sever();
     rig.connect(features);
     rig.port.set_inflight(&area);
@@ -103,7 +103,7 @@ fn a_restarted_device_serves_again_what_the_killed_one_had_taken() {
     let mut rig = rig();
     let features = port_features();
     let (said, file) = InflightArea::create(1, 64).unwrap();
-    let area = InflightArea::open(&said, file.try_clone().unwrap()).unwrap();
+    let area = InflightArea::open(&said, file.try_clone().unwrap(), ()).unwrap();
     rig.port.sever();
     rig.connect(features);
     rig.port.set_inflight(&area);
@@ -124,7 +124,7 @@ fn a_restarted_device_serves_again_what_the_killed_one_had_taken() {
     next.port.sever();
     next.guest = rig.guest;
     next.connect(features);
-    next.port.set_inflight(&InflightArea::open(&said, file).unwrap());
+    next.port.set_inflight(&InflightArea::open(&said, file, ()).unwrap());
     next.guest.header(HEADER + 0x80, IN, 8);
     next.guest.chain(0, 12, &[(HEADER + 0x80, 16, 0), (BUFFER + 2048, 512, WRITE), (STATUS, 1, WRITE)]);
     next.guest.offer(0, 12);

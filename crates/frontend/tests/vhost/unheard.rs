@@ -13,7 +13,7 @@ fn unheard(rig: &mut Rig) -> Vec<u32> {
 fn flush_taken() -> (Rig, Request) {
     let mut rig = rig();
     let (said, file) = InflightArea::create(1, 64).unwrap();
-    let area = InflightArea::open(&said, file).unwrap();
+    let area = InflightArea::open(&said, file, ()).unwrap();
     connect_anew(&mut rig, &area);
     rig.guest.header(HEADER, FLUSH_T, 0);
     rig.guest.chain(0, 0, &[(HEADER, 16, 0), (STATUS, 1, WRITE)]);

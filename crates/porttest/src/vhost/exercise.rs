@@ -236,7 +236,7 @@ impl Exercise<'_> {
                 std::os::unix::fs::FileExt::write_at(&file, &[1, 0, SIZE as u8, 0], 320 * queue + 8).expect("memory");
             }
         }
-        let area = InflightArea::open(&said, file).expect("the area is as large as it was made");
+        let area = InflightArea::open(&said, file, ()).expect("the area is as large as it was made");
         self.rig.connect(self.features);
         self.rig.port.set_inflight(&area);
         let logged = self.choices.below(2) == 0;

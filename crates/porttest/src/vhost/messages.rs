@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{Op, Request};
 use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::VhostOptions;
-use undercroft_frontend::vhost::parts::{ControlConnection, Exchange, MessageArrival, Profile, Session, VhostPort};
+use undercroft_frontend::vhost::parts::{
+    ControlConnection, Exchange, Mappings, MessageArrival, Profile, Session, VhostPort,
+};
 use undercroft_frontend::{MakePort, OnPort, Port, PortHost};
 
 const DISK_BYTES: u64 = 64 * 1024;
@@ -86,7 +88,7 @@ pub fn fuzz_messages(data: &[u8]) -> usize {
     let host = Arc::new(Here(Mutex::new(VhostPort::new(0, profile.clone(), QUEUES, eventfd()))));
     let Ok((ours, theirs)) = UnixStream::pair() else { return 0 };
     let options = VhostOptions { queues: QUEUES, queue_size: 64, ..VhostOptions::default() };
-    let session = Session::new(host.clone(), 0, profile, &options);
+    let session = Session::new(host.clone(), 0, profile, &options, &Mappings::default());
     let Ok(mut exchange) = Exchange::new(session) else { return 0 };
     let mut connection = ControlConnection::new(theirs);
     let (mut left, mut rest) = (MESSAGES_MAX, data);

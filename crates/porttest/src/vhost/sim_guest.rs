@@ -138,7 +138,7 @@ impl SimGuest {
     /// # Errors
     /// Where the process died, if it did.
     pub(crate) fn connect(&mut self) -> Result<(), StoreSite> {
-        let area = InflightArea::open(&self.said, self.record.try_clone().expect("a descriptor is free"));
+        let area = InflightArea::open(&self.said, self.record.try_clone().expect("a descriptor is free"), ());
         let area = area.expect("the record is as it was made");
         self.port.set_features(self.features);
         self.port.set_memory(Arc::clone(&self.guest.map));
