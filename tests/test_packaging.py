@@ -180,7 +180,7 @@ def files_below(directory: Path) -> list[str]:
 
 
 def test_the_line_of_readme_for_an_ordinary_user(scratch):
-    """`make install PREFIX=$HOME/.local` as README has it, by a user who may write below HOME alone; then its removal."""
+    """`make install PREFIX=$HOME/.local` as README has it, by a user who writes below HOME alone, and its removal."""
     need("make", "objcopy", "readelf")
     (line,) = re.findall(r"^(make install PREFIX=\S+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     as_user, home = a_user(scratch)
