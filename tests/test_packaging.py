@@ -337,9 +337,9 @@ def test_unit_is_sound(scratch):
 
 
 def test_drop_ins_of_the_manual_are_sound(scratch):
-    """Nor with the unit and what the pages about hypervisors add to it; it would say so of a key that does not exist."""
+    """Nor with what the pages about hypervisors add to it; it would say so of a key that does not exist."""
     need("systemd-analyze")
-    told = [drop_in for page in PAGES if (drop_in := drop_ins(page.read_text(encoding="utf-8")))]
+    told = [added for page in PAGES if (added := drop_ins(page.read_text(encoding="utf-8")))]
     assert told and any("SupplementaryGroups=" in drop_in for drop_in in told), "no page says what disk_group needs"
     for drop_in in told:
         assert not complaints(scratch, drop_in), drop_in
