@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,8 +129,12 @@ policy-table: ## Measure every policy on the block traces: the table behind the 
 	@scripts/setup.sh build
 	$(CARGO) run --release -p undercroft-study --example policy_table
 
-install: build ranges ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
+# BINARY=PROGRAM installs a program that is built already.
+install: $(if $(BINARY),,build ranges) ## Install program, manual, completions under PREFIX (/usr/local); there and in /usr a systemd unit
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh
+
+uninstall: ## Remove what make install with the same PREFIX installed; an edited configuration stays
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh --remove
 
 deb: build ranges ## Build a Debian package under build/
 	@OUT=build dist/make-deb.sh

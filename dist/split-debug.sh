@@ -15,7 +15,8 @@ program=$1 to=$2 debug=${3:-}
 # argument parser's generic functions, a tenth of the program, which a backtrace shows between the lines that say where it was.
 strip='--strip-debug --wildcard --strip-symbol=GCC_except_table* --strip-symbol=anon.* --strip-symbol=.Lanon*'
 for name in '_ZN4core*' '_ZN5alloc*' '_ZN3std*' '_ZN9hashbrown*' '_ZN*_$LT$core..*' '_ZN*_$LT$alloc..*' '_ZN*_$LT$std..*' \
-    '_ZN*_$LT$$RF$T$u20$as$u20$core*' '_ZN*serde_core*' '*clap_*' '*parquet*' '*regex*' '*plotters*' '*tracing_subscriber*'; do
+    '_ZN*_$LT$$RF$T$u20$as$u20$core*' '_ZN*serde_core*' '*clap_*' '*parquet*' '*regex*' '*plotters*' '*tracing_subscriber*' \
+    '*utoipa*' '*toml_parser*' '*ttf_parser*' '_ZN4toml*' '_ZN4axum*' '_ZN4http*' '_ZN5tower*' '_ZN5hyper*' '_ZN10hyper_util*'; do
     strip="$strip --strip-symbol=$name"
 done
 set -f

@@ -306,6 +306,29 @@ def commit_now():
     return git("rev-parse", "--short=10", "HEAD").strip() + ("+" if changed.strip() else "")
 
 
+def build():
+    """Builds all targets, with every assertion on, like the tests: all but our own crates have been built for those
+    already. Gives their folder, or None where the build failed."""
+    # A wrapper that caches what compilers make does not know this one.
+    environment = os.environ | {
+        "RUSTC_WRAPPER": "",
+        "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage"),
+    }
+    command = [
+        ROOT / "scripts" / "cargo",
+        "build",
+        "--locked",
+        "-p",
+        "undercroft-fuzz",
+        "--features",
+        "libfuzzer",
+        "--bins",
+    ]
+    if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+        return None
+    return ROOT / "target" / "debug"
+
+
 def main():
     p = argparse.ArgumentParser(
         prog="scripts/fuzz.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -352,27 +375,9 @@ def main():
     if a.report:
         table.save()
         return 0
-    programs = a.programs
+    programs = a.programs or build()
     if programs is None:
-        programs = ROOT / "target" / "debug"
-        # With every assertion on, like the tests; all but our own crates have been built for those already. (A wrapper
-        # that caches what compilers make does not know this one.)
-        environment = os.environ | {
-            "RUSTC_WRAPPER": "",
-            "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage"),
-        }
-        build = [
-            ROOT / "scripts" / "cargo",
-            "build",
-            "--locked",
-            "-p",
-            "undercroft-fuzz",
-            "--features",
-            "libfuzzer",
-            "--bins",
-        ]
-        if subprocess.run(build, cwd=ROOT, env=environment).returncode:
-            return 1
+        return 1
     if a.keep:
         for target in targets:
             print(f"fuzz: {target}: {keep(target, programs, a.place)}", flush=True)

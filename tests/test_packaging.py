@@ -1,9 +1,11 @@
 """Set-up, installation and the Debian package: what a newcomer runs first, and what an operator gets."""
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from harness.programs import ROOT, built, need, run
@@ -11,6 +13,8 @@ from harness.programs import ROOT, built, need, run
 SETUP = ROOT / "scripts" / "setup.sh"
 # What the script itself uses, besides what it looks for.
 TOOLS = "bash env sed dirname basename uname mktemp rm tail sort printf cat"
+# What the shipped program may take (decision 0174).
+SHIPPED_BYTES_MAX = 25_000_000
 ALL_GROUPS = ("build", "test", "demo", "bench")
 
 
@@ -102,10 +106,10 @@ def environment_for(**more: object) -> dict[str, str]:
     return {**os.environ, **quick, **{k: str(v) for k, v in more.items()}}
 
 
-def script(name: str, environment: dict[str, str]) -> subprocess.CompletedProcess:
+def script(name: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
     """Runs one of dist's scripts."""
     return subprocess.run(
-        [ROOT / "dist" / name], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [ROOT / "dist" / name, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -143,6 +147,101 @@ def test_install_says_what_is_wrong(scratch):
     assert done.returncode == 1 and "must begin with /" in done.stderr
     done = script("install.sh", {**environment_for(DESTDIR=scratch), "BINARY": str(scratch / "nothing")})
     assert done.returncode == 1 and "cargo build --release" in done.stderr
+
+
+def a_user(scratch: Path) -> tuple[list[str], Path]:
+    """What runs a command as an ordinary user, and an empty home for that user."""
+    home = scratch / "home"
+    home.mkdir()
+    if os.getuid() != 0:
+        return [], home
+    need("setpriv")
+    nobody = pwd.getpwnam("nobody")
+    scratch.chmod(0o755)
+    os.chown(home, nobody.pw_uid, nobody.pw_gid)
+    return ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"], home
+
+
+def sources(scratch: Path) -> tuple[Path, dict[str, str]]:
+    """A copy of what `make install` reads, which any user may read, and the variables that name what was built."""
+    tree = scratch / "undercroft"
+    shutil.copytree(ROOT / "dist", tree / "dist")
+    (tree / "docs").mkdir()
+    for name in ("Makefile", "docs/glossary.md"):
+        shutil.copy(ROOT / name, tree / name)
+    shutil.copy(built("undercroft"), tree / "program")
+    (tree / "ranges").write_text("#!/bin/sh\n")
+    (tree / "ranges").chmod(0o755)
+    run("chmod", "-R", "a+rX", tree)
+    return tree, {"BINARY": str(tree / "program"), "RANGES": str(tree / "ranges")}
+
+
+def files_below(directory: Path) -> list[str]:
+    """Every path below a directory, those of folders too."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_the_line_of_readme_for_an_ordinary_user(scratch):
+    """`make install PREFIX=$HOME/.local` as README has it, by a user who writes below HOME alone, and its removal."""
+    need("make", "objcopy", "readelf")
+    (line,) = re.findall(r"^(make install PREFIX=\S+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    as_user, home = a_user(scratch)
+    tree, programs = sources(scratch)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), **programs}
+
+    def shell(text: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [*as_user, "bash", "-euc", text], env=environment, cwd=tree, capture_output=True, text=True, check=False
+        )
+
+    done = shell(line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    prefix = home / ".local"
+    assert shell("$HOME/.local/bin/undercroft --version").stdout.startswith("undercroft "), "it does not run"
+    assert (prefix / "share/man/man1/undercroft.1").read_text().startswith((".ie", ".TH"))
+    run("bash", "-n", prefix / "share/bash-completion/completions/undercroft")
+    config = prefix / "etc/undercroft/undercroft.toml"
+    assert str(config) in config.read_text(), "the example names another file than itself"
+    assert shell(f"$HOME/.local/bin/undercroft check {config}").returncode == 0
+    assert not list(prefix.rglob("*.service")), "a unit where systemd reads none"
+    for said in ("installed", str(config), "left out", "systemd", "PATH"):
+        assert said in done.stdout, f"{said} is not in: {done.stdout}"
+
+    done = shell(line.replace("make install", "make uninstall"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert files_below(home) == []
+
+
+def test_uninstall_leaves_what_is_not_its_own(scratch):
+    """Files of others stay, with an edited configuration, which is named; and nothing to remove is no failure."""
+    environment = environment_for(DESTDIR=scratch, PREFIX="/usr/local")
+    for path in ("usr/local/bin/other", "usr/local/share/man/man1/other.1"):
+        (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / path).touch()
+    before = files_below(scratch)
+    assert script("install.sh", environment).returncode == 0
+    config = scratch / "etc/undercroft/undercroft.toml"
+    config.write_text(config.read_text() + "\n# mine\n")
+    for _ in range(2):
+        done = script("install.sh", environment, "--remove")
+        assert done.returncode == 0 and str(config) in done.stdout, done.stdout + done.stderr
+    config.unlink()
+    assert script("install.sh", environment, "--remove").returncode == 0
+    assert [path for path in files_below(scratch) if (scratch / path).is_file()] == [
+        path for path in before if (scratch / path).is_file()
+    ]
+
+
+def test_install_refuses_before_it_writes(scratch):
+    """Where the place of the configuration cannot be written, nothing is installed, and a way on is named."""
+    as_user, home = a_user(scratch)
+    tree, programs = sources(scratch)
+    environment = {**os.environ, **programs, "PREFIX": str(home), "SYSCONFDIR": "/proc/undercroft"}
+    done = subprocess.run(
+        [*as_user, tree / "dist/install.sh"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "SYSCONFDIR" in done.stderr, done.stderr
+    assert files_below(home) == []
 
 
 def test_shipped_configuration_is_valid(scratch):
@@ -188,6 +287,9 @@ def test_what_debuggers_read_is_a_package_of_its_own(scratch):
     for package in scratch.glob("*.deb"):
         run("dpkg-deb", "--extract", package, tree)
     program = tree / "usr" / "bin" / "undercroft"
+    # Of the program that is shipped; the tests' own is not optimised for size.
+    if Path(built("undercroft")).parent.name == "release":
+        assert program.stat().st_size <= SHIPPED_BYTES_MAX
     sections = run("readelf", "--sections", "--wide", program).stdout
     assert " .debug_info" not in sections and " .debug_line" not in sections, sections
     symbols = run("nm", "--demangle", program).stdout
@@ -213,12 +315,50 @@ def test_lines_come_back_with_what_debuggers_read(scratch):
     run(program)
 
 
+UNIT = (ROOT / "dist" / "undercroft.service").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "docs" / "attach").glob("*.md"))
+
+
+def complaints(scratch: Path, drop_in: str = "") -> list[str]:
+    """What systemd has to say about the unit, with what `systemctl edit` would add to it."""
+    unit = scratch / "undercroft.service"
+    unit.write_text(UNIT.replace("/usr/bin/undercroft", built("undercroft")).replace("man:", "file:///"))
+    added = scratch / "undercroft.service.d" / "override.conf"
+    added.parent.mkdir(exist_ok=True)
+    added.write_text(drop_in)
+    done = run("systemd-analyze", "verify", unit, check=False)
+    return [line for line in (done.stdout + done.stderr).splitlines() if "undercroft.service" in line]
+
+
+def drop_ins(text: str) -> str:
+    """What a page tells to put into a drop-in of the unit."""
+    return "".join(re.findall(r"^```ini\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+
+
 def test_unit_is_sound(scratch):
     """systemd finds nothing wrong with the unit."""
     need("systemd-analyze")
-    unit = scratch / "undercroft.service"
-    text = (ROOT / "dist" / "undercroft.service").read_text(encoding="utf-8")
-    unit.write_text(text.replace("/usr/bin/undercroft", built("undercroft")).replace("man:", "file:///"))
-    done = run("systemd-analyze", "verify", unit, check=False)
-    about_us = [line for line in (done.stdout + done.stderr).splitlines() if "undercroft.service" in line]
-    assert not about_us, "\n".join(about_us)
+    assert not complaints(scratch)
+
+
+def test_drop_ins_of_the_manual_are_sound(scratch):
+    """Nor with what the pages about hypervisors add to it; it would say so of a key that does not exist."""
+    need("systemd-analyze")
+    told = [added for page in PAGES if (added := drop_ins(page.read_text(encoding="utf-8")))]
+    assert told and any("SupplementaryGroups=" in drop_in for drop_in in told), "no page says what disk_group needs"
+    for drop_in in told:
+        assert not complaints(scratch, drop_in), drop_in
+    assert complaints(scratch, "[Service]\nNoSuchKey=1\n"), "the drop-in is not read"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_sockets_of_the_manual_are_where_the_unit_may_write(page):
+    """Below its RuntimeDirectory, or where ReadWritePaths of the unit, or of the page's drop-in, lets it."""
+    text = page.read_text(encoding="utf-8")
+    lines = re.findall(r"^ReadWritePaths=(.*)$", UNIT + drop_ins(text), re.MULTILINE)
+    places = ["/run/undercroft", *(path.lstrip("-") for line in lines for path in line.split())]
+    sockets = re.findall(r'\b(?:socket|path)"?\s*[=:]\s*"?(/[^"\s,`]+)', text)
+    # As Firecracker sees it, within its chroot.
+    sockets = [s for s in sockets if not s.startswith("/vhost/")]
+    outside = [s for s in sockets if not any(s.startswith(place + "/") for place in places)]
+    assert not outside, f"the unit may not write there: {outside}"

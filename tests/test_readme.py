@@ -43,6 +43,13 @@ def test_what_takes_minutes_is_there():
     assert named and named <= targets
 
 
+def test_the_shell_is_told_where_the_program_is():
+    """Before the first line that runs it: for each way to get it, where that one puts it."""
+    told = README.partition("## First steps")[2].partition("```")[0]
+    for place in ("/usr/bin", "$HOME/.local/bin:$PATH", "$PWD/target/release:$PATH"):
+        assert place in told, f"{place} is not in: {told}"
+
+
 def test_every_block_can_be_pasted(tmp_path):
     """In order, in one directory, each by a shell of its own, as an ordinary user does; no line may fail."""
     need("qemu-io")

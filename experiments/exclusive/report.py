@@ -269,25 +269,25 @@ def pick(cells, load, n=0.5):
     return min(found, key=lambda c: (abs(c["n"] - n), c["quick"]), default=None)
 
 
-def beside_paper(cells, all_cells):
-    """Singleton's tables and figures, with ours."""
-    head = ["what", "Singleton: default, fadvise, Singleton", "ours: default, fadvise, exclusive", "where"]
+def three(cells, load, figure, show):
+    """A figure of the three arms that the paper has, for a load."""
+    cell = pick(cells, load)
+    if not cell:
+        return "not measured"
+    arms = derive.measured_arms(cell)
+    parts = [show(derive.figures(arms[k])[figure]) if k in arms else "-" for k in ("default", "fadvise", reach.ARM)]
+    return ", ".join(parts) + f" (N = {shown_n(cell)})"
+
+
+def paper_hits(cells):
+    """Rows of the table beside the paper: hits, and what guests get of them."""
     rows = []
-
-    def three(load, figure, show):
-        cell = pick(cells, load)
-        if not cell:
-            return "not measured"
-        arms = derive.measured_arms(cell)
-        parts = [show(derive.figures(arms[k])[figure]) if k in arms else "-" for k in ("default", "fadvise", reach.ARM)]
-        return ", ".join(parts) + f" (N = {shown_n(cell)})"
-
     r = reference.HIT_RATIO_SEQUENTIAL
     rows.append(
         [
             "host hit ratio, sequential",
             ", ".join(percent(r[k], 0) for k in ("default", "fadvise", "exclusive")),
-            three("seq", "hit_blocks", percent),
+            three(cells, "seq", "hit_blocks", percent),
             r["where"],
         ]
     )
@@ -296,7 +296,7 @@ def beside_paper(cells, all_cells):
         [
             "host hit ratio, random",
             f"exclusive {r['gain']:g}x the default",
-            three("uniform", "hit_blocks", percent),
+            three(cells, "uniform", "hit_blocks", percent),
             r["where"],
         ]
     )
@@ -306,7 +306,7 @@ def beside_paper(cells, all_cells):
             [
                 f"guest throughput, {title}, KB/s",
                 ", ".join(f"{r[k]:,}" for k in ("default", "fadvise", "exclusive")),
-                three(load, "kb_per_s", lambda v: "-" if v is None else f"{v:,.0f}"),
+                three(cells, load, "kb_per_s", lambda v: "-" if v is None else f"{v:,.0f}"),
                 r["where"],
             ]
         )
@@ -318,12 +318,18 @@ def beside_paper(cells, all_cells):
         rows.append(
             ["block reads in order, KB/s, direct and cached", theirs, f"{ours} (N = {shown_n(cell)})", r["where"]]
         )
+    return rows
+
+
+def paper_costs(cells):
+    """Rows of the table beside the paper: the host's memory and processors."""
+    rows = []
     r = reference.CACHE_SIZE_SMALLER
     rows.append(
         [
             "mean cache size, random",
             f"Singleton's {r['least']} to {r['most']} times smaller",
-            three("uniform", "cached_bytes", lambda v: "-" if v is None else f"{v / MIB:,.0f} MiB"),
+            three(cells, "uniform", "cached_bytes", lambda v: "-" if v is None else f"{v / MIB:,.0f} MiB"),
             r["where"],
         ]
     )
@@ -332,7 +338,7 @@ def beside_paper(cells, all_cells):
         [
             "pages scanned by reclaim a second, random",
             f"{r['default']['scanned_per_s']:,}, -, {r['exclusive']['scanned_per_s']}",
-            three("uniform", "scanned_per_s", lambda v: "-" if v is None else f"{v:,.0f}"),
+            three(cells, "uniform", "scanned_per_s", lambda v: "-" if v is None else f"{v:,.0f}"),
             r["where"],
         ]
     )
@@ -340,7 +346,7 @@ def beside_paper(cells, all_cells):
         [
             "scan efficiency (dropped of scanned)",
             f"{percent(r['default']['efficiency'], 2)}, -, {percent(r['exclusive']['efficiency'], 2)}",
-            three("uniform", "scan_efficiency", percent),
+            three(cells, "uniform", "scan_efficiency", percent),
             r["where"],
         ]
     )
@@ -348,7 +354,7 @@ def beside_paper(cells, all_cells):
         [
             "swap traffic of the host, pages, random",
             "default swaps, Singleton and fadvise (nearly) not",
-            three("uniform", "swapped", lambda v: f"{v:,}"),
+            three(cells, "uniform", "swapped", lambda v: f"{v:,}"),
             "Figure 4.8",
         ]
     )
@@ -358,7 +364,7 @@ def beside_paper(cells, all_cells):
             [
                 f"CPU of a core, {title}",
                 f"-, -, {percent(r[load])} (its scanner)",
-                three(load, "cpu_share", percent) + "; all of serving",
+                three(cells, load, "cpu_share", percent) + "; all of serving",
                 r["where"],
             ]
         )
@@ -370,7 +376,13 @@ def beside_paper(cells, all_cells):
             r["where"],
         ]
     )
-    rows += experiments.paper_rows(all_cells)
+    return rows
+
+
+def beside_paper(cells, all_cells):
+    """Singleton's tables and figures, with ours."""
+    head = ["what", "Singleton: default, fadvise, Singleton", "ours: default, fadvise, exclusive", "where"]
+    rows = [*paper_hits(cells), *paper_costs(cells), *experiments.paper_rows(all_cells)]
     lines = ["## Beside Singleton's figures", ""]
     lines += table(head, rows)
     lines += [

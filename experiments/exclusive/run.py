@@ -72,7 +72,8 @@ def mib(text):
     return int(number)
 
 
-def arguments(argv=None):
+def options():
+    """What the command line takes."""
     p = argparse.ArgumentParser(
         prog="make lab-exclusive",
         description=__doc__,
@@ -130,6 +131,12 @@ def arguments(argv=None):
         help="folder of images and logs (default: build/lab/work)",
     )
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
+    return p
+
+
+def arguments(argv=None):
+    """What was asked for, checked, with the cells to measure."""
+    p = options()
     a = p.parse_args(argv)
     loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(LOADS)), LOADS, "loads", p)
     a.arms = arm_module.SETS.get(a.arms) or listed(a.arms, arm_module.ARMS, "arms", p)

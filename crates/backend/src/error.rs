@@ -35,10 +35,12 @@ pub enum OpenError {
         what: String,
     },
     /// No bytes.
-    #[error("{image}: the image is empty; give it a size, for instance `truncate -s 10G {image}`")]
+    #[error("{image}: the image is empty; give it a size, for instance by `{by}`")]
     Empty {
         /// The image.
         image: String,
+        /// The command that does.
+        by: String,
     },
     /// A size that cannot be served.
     #[error(

@@ -111,14 +111,15 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
         let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
         detect::read(file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)
     };
+    let named_qcow2 = Path::new(&spec.location).extension().is_some_and(|e| e.eq_ignore_ascii_case("qcow2"));
     let format = match spec.format {
         Some(f) => f,
         None => match detect::magic(&first_bytes(&file)?) {
             Magic::Qcow2 => ImageFormat::Qcow2,
             Magic::Other(format) => return Err(OpenError::Format { image: spec.location.clone(), format }),
-            Magic::None if Path::new(&spec.location).extension().is_some_and(|e| e.eq_ignore_ascii_case("qcow2")) => {
-                return Err(OpenError::NamedQcow2 { image: spec.location.clone() });
-            }
+            // Opened as what its name says, it is said to be empty.
+            Magic::None if file.size_bytes == 0 && named_qcow2 => ImageFormat::Qcow2,
+            Magic::None if named_qcow2 => return Err(OpenError::NamedQcow2 { image: spec.location.clone() }),
             Magic::None => ImageFormat::Raw,
         },
     };

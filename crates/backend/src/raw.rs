@@ -83,7 +83,7 @@ impl Raw {
         let unit = u64::from(file.align).max(SECTOR);
         let size = file.size_bytes;
         if size == 0 {
-            return Err(OpenError::Empty { image: image() });
+            return Err(OpenError::Empty { image: image(), by: format!("truncate -s 10G {}", image()) });
         }
         let looks = other_format(&file);
         if !size.is_multiple_of(unit) {

@@ -71,7 +71,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
     }
     plan.inherit_policies();
     if spec.disks.is_empty() && resolver.problems.is_empty() {
-        let remedy = "add a [[disk]] with name and image, or attach disks with POST /v1/disks";
+        let remedy = "add a [[disk]] with name and image, or attach disks with `undercroft attach`";
         resolver.warning(None, "", "no disk is configured".into(), remedy);
     }
     if !plan.nbd.is_empty() && !plan.disks.is_empty() && plan.disks.iter().all(|d| !d.nbd) {

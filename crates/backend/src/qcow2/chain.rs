@@ -224,6 +224,9 @@ fn refused(image: &str, refusal: Refusal) -> OpenError {
 
 /// Reads and checks the header and the L1 table.
 pub(super) fn read_header(image: &str, file: &DiskFile) -> Result<Header, OpenError> {
+    if file.size_bytes == 0 {
+        return Err(OpenError::Empty { image: image.to_owned(), by: format!("qemu-img create -f qcow2 {image} 10G") });
+    }
     let read = |offset, len| detect::read(file, offset, len).map_err(|e| io_error(image, "reading its header", e));
     let start = read(0, 512)?;
     let start = read(0, header::bytes_needed(&start))?;
@@ -231,7 +234,7 @@ pub(super) fn read_header(image: &str, file: &DiskFile) -> Result<Header, OpenEr
     let l1 = read(header.l1_offset, header.l1_entries as usize * 8)?;
     header::check_l1(&l1, &header, file.size_bytes).map_err(|r| refused(image, r))?;
     if header.size_bytes == 0 {
-        return Err(OpenError::Empty { image: image.to_owned() });
+        return Err(OpenError::Empty { image: image.to_owned(), by: format!("qemu-img resize {image} 10G") });
     }
     Ok(header)
 }

@@ -226,7 +226,7 @@ pub const DAEMON: Section = Section {
             "name or number",
             Restart,
             "Group that may use the sockets of the disks (mode 0660): the one QEMU runs in, often `kvm` or \
-             `libvirt-qemu`."
+             `libvirt-qemu`. The daemon has to be in it: `SupplementaryGroups=` of the systemd unit."
         ),
         key!(
             "workers",

@@ -102,6 +102,7 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!((plan.daemon.workers, plan.daemon.control_access.mode()), (6, 0o600));
     assert!(plan.nbd.is_empty() && plan.daemon.metrics.is_none(), "no listener unless asked");
     assert!(warnings[0].error.contains("no disk is configured"));
+    assert!(warnings[0].remedy.contains("`undercroft attach`"), "a command, not a call of the API");
 }
 
 #[test]

@@ -7,10 +7,9 @@ use super::reload::log_changes;
 use crate::http::Caller;
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
-use undercroft_config::{ControlError, NodeChange};
-use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
+use undercroft_config::{ControlError, NodeChange, UNIT_BYTES};
 use undercroft_engine::Curve;
-use undercroft_engine::control::{ControllerKind, Event, Words};
+use undercroft_engine::control::{Event, Words};
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
 use undercroft_units::human_size;
 
@@ -53,8 +52,8 @@ impl Service {
                 weight: node.settings().weight,
                 floor_bytes: node.settings().floor * UNIT_BYTES,
                 ceiling_bytes: node.settings().ceiling.map(|c| c * UNIT_BYTES),
-                controller: controller_of(&plan, &name).map(|k| k.name().to_string()),
-                goal: goal_of(&plan, &name).map(|g| g.to_string()),
+                controller: set.as_ref().and_then(|s| s.controller.clone()),
+                goal: set.as_ref().and_then(|s| s.goal.clone()),
                 policy: set.as_ref().and_then(|s| s.policy.clone()),
                 store: set.as_ref().and_then(|s| s.store.clone()),
                 hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.settings.hint.to_string()),
@@ -157,20 +156,4 @@ impl Service {
 
 fn in_bytes(curve: &Curve) -> Vec<(u64, f64)> {
     curve.points().iter().map(|&(units, misses)| (units * UNIT_BYTES, misses)).collect()
-}
-
-/// The controller set for a node itself.
-fn controller_of(plan: &ServePlan, name: &str) -> Option<ControllerKind> {
-    if name == "host" {
-        return Some(plan.shares.controller);
-    }
-    plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller)
-}
-
-/// The goal set for a node itself; of a disk and a VM of one name, the VM's.
-fn goal_of(plan: &ServePlan, name: &str) -> Option<GoalPlan> {
-    match plan.nodes.iter().find(|n| n.name == name) {
-        Some(node) => node.goal,
-        None => plan.find(name).and_then(|d| d.goal),
-    }
 }

@@ -105,10 +105,7 @@ def simulate(
     if not 0 < block_bytes < 1 << 32:
         raise Error(f"block_size={block_size!r} is not from 1B to 4GiB")
     check_sizes(trace, all_sizes, block_size)
-    order: list[Union[str, Maker]] = []
-    for one in wanted:
-        names = _undercroft.policies(one) if isinstance(one, str) else [one]
-        order += [name for name in names if name not in order]
+    order = _each_once(wanted)
     if not order or not texts:
         raise Error("give at least one policy and one size")
     makers = [one for one in order if not isinstance(one, str)]
@@ -147,6 +144,15 @@ def simulate(
         broken.result = result  # type: ignore[attr-defined]
         raise broken
     return result
+
+
+def _each_once(wanted: list[Union[str, Maker]]) -> list[Union[str, Maker]]:
+    """The policies of lists of names, and those written in Python, in their order."""
+    order: list[Union[str, Maker]] = []
+    for one in wanted:
+        names = _undercroft.policies(one) if isinstance(one, str) else [one]
+        order += [name for name in names if name not in order]
+    return order
 
 
 def _in_python(

@@ -66,6 +66,7 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("vhost", "vhost-user-frontend", "vhost_user"),
     ("vm-memory", "backend-mmap", "GuestMemoryMmap"),
     ("nix", "process", "process"),
+    ("nix", "signal", "signal"),
     ("nix", "time", "time"),
 ];
 

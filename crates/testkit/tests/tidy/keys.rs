@@ -27,6 +27,19 @@ const USES: &[(&str, &str, &str)] = &[
     ("crates/daemon/src/service/record.rs", "exclusive", "a recording says whose cache it saw"),
 ];
 
+/// Who names `goal` above the engine, in how many lines, and what for. It stands for the keys of VMs, containers and
+/// disks: such a key is declared, read and checked in the first three of [`FILES`], and everything else follows from
+/// its declaration.
+const NODE_USES: &[(&str, usize, &str)] = &[
+    ("crates/api/src/shares.rs", 1, "`shares` shows it"),
+    ("crates/config/src/change.rs", 3, "refused where no controller looks at it"),
+    ("crates/config/src/live.rs", 3, "the body of `/v1/nodes` has it"),
+    ("crates/config/src/pools.rs", 1, "a disk with a goal keeps its blocks apart"),
+    ("crates/daemon/src/service/division.rs", 1, "`shares` shows it"),
+    ("crates/daemon/src/service/shares.rs", 4, "the governor is told of it"),
+    ("crates/undercroft/src/cli/operate/shares.rs", 1, "`shares` shows it"),
+];
+
 fn text(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
@@ -72,4 +85,26 @@ fn nobody_else_names_a_setting_without_using_it() {
     let more = found.difference(&listed).map(|(file, field)| format!("{file} names {field}, which is not listed"));
     let fewer = listed.difference(&found).map(|(file, field)| format!("{file} names {field} no longer"));
     none(&more.chain(fewer).collect::<Vec<_>>(), "pass all settings of a disk on together (DiskSettings)");
+}
+
+#[test]
+fn a_key_of_nodes_is_named_where_it_is_of_use() {
+    let mut found = BTreeSet::new();
+    for (file, text) in rust(&root()) {
+        let below = ["crates/engine/", "crates/study/", "crates/python/", "crates/testkit/"];
+        let above = file.starts_with("crates/") && file.contains("/src/") && !below.iter().any(|c| file.starts_with(c));
+        if !above || is_test_file(&file) || FILES.contains(&file.as_str()) {
+            continue;
+        }
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let names = |line: &&str| [".goal", "goal: ", "\"goal\"", "goal_of"].iter().any(|n| line.contains(n));
+        let lines = product.lines().filter(names).count();
+        if lines > 0 {
+            found.insert((file, lines));
+        }
+    }
+    let listed: BTreeSet<_> = NODE_USES.iter().map(|(file, lines, _)| (file.to_string(), *lines)).collect();
+    let more = found.difference(&listed).map(|(file, lines)| format!("{file} names goal in {lines} lines"));
+    let fewer = listed.difference(&found).map(|(file, lines)| format!("{file} no longer names it in {lines}"));
+    none(&more.chain(fewer).collect::<Vec<_>>(), "what is alike for all keys of nodes follows from their declaration");
 }

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// Lines of a function, at most.
-const FUNCTION_LINES_MAX: usize = 80;
+/// Lines of a function, at most, of Rust and of Python.
+pub const FUNCTION_LINES_MAX: usize = 80;
 
 /// Where `unsafe` may stand beside `crates/host`, and why.
 const UNSAFE: &[&str] = &[

@@ -67,6 +67,19 @@ fn an_image_in_place_of_a_configuration_is_seen() {
     );
     p.run(&["serve", "nbd://localhost/a"]).is(1, &[], &["is an image, not a configuration", "serve --image nbd://"]);
     p.run(&["check", "a disk.qcow2"]).is(1, &["is a disk image, not a configuration", "1 error and 0 warnings"], &[]);
+    // One without a byte is no configuration either, where its name says what it is to be; one of another name is.
+    for (name, remedy) in
+        [("empty.qcow2", "qemu-img create -f qcow2 empty.qcow2 10G"), ("e.img", "truncate -s 10G e.img")]
+    {
+        fs::write(p.at(name), "").unwrap();
+        let served = format!("serve --image {name}");
+        let told = [name, "the image is empty", remedy, &served];
+        p.run(&["check", name]).is(1, &told, &[]);
+        p.run(&["serve", name]).is(1, &[], &told);
+        p.run(&["serve", "--image", name]).is(1, &[], &["the image is empty", remedy.split(' ').next().unwrap()]);
+    }
+    fs::write(p.at("empty.toml"), "").unwrap();
+    p.run(&["check", "empty.toml"]).is(0, &["no disk is configured", "undercroft attach"], &[]);
     // One that is given as raw by mistake is not to be made larger.
     p.run(&["serve", "-i", "a disk.qcow2", "--format", "raw"]).is(
         1,

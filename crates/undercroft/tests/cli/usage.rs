@@ -51,6 +51,32 @@ fn every_command_teaches_by_examples() {
     }
 }
 
+/// What is said of each option in a page of help.
+fn options(page: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    for line in page.lines() {
+        let begins = line.trim_start();
+        if line.len() - begins.len() < 10 && begins.starts_with('-') {
+            found.push(String::new());
+        }
+        found.last_mut().unwrap().push_str(&format!("{line}\n"));
+    }
+    found
+}
+
+#[test]
+fn a_default_is_told_once() {
+    let p = Place::new();
+    let of_traces = ["info", "convert", "head", "split", "merge", "sample", "synth"];
+    let pages = COMMANDS.iter().map(|c| vec![*c]).chain(of_traces.iter().map(|c| vec!["trace", *c]));
+    for mut page in pages {
+        page.push("--help");
+        for option in options(&p.run(&page).is(0, &[], &[]).out) {
+            assert!(option.matches("[default: ").count() < 2, "{}:\n{option}", page.join(" "));
+        }
+    }
+}
+
 #[test]
 fn without_a_daemon_the_remedy_is_named() {
     let p = Place::new();

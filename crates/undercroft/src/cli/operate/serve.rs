@@ -130,6 +130,16 @@ pub(super) fn in_place_of_configuration(file: &Path) -> Option<Problems> {
             &format!("make it (`qemu-img create`), and serve it by {served}"),
         ));
     }
+    if named_so && fs::metadata(file).is_ok_and(|about| about.is_file() && about.len() == 0) {
+        let size = match file.extension().and_then(|e| e.to_str()) {
+            Some("qcow2") => format!("qemu-img create -f qcow2 {} 10G", attach::shell(&shown)),
+            _ => format!("truncate -s 10G {}", attach::shell(&shown)),
+        };
+        return Some(one_problem(
+            &format!("{shown} would be a disk image, not a configuration, and the image is empty"),
+            &format!("give it a size, for instance by `{size}`, and serve it by {served}"),
+        ));
+    }
     None
 }
 

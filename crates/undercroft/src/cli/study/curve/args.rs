@@ -127,7 +127,7 @@ pub struct CurveArgs {
     /// The traces
     #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
     pub traces: Vec<PathBuf>,
-    /// How the curves are made [default: exact]
+    /// How the curves are made
     #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub method: CurveMethod,
     /// Replacement policies, separated by commas
