@@ -375,8 +375,8 @@ def passes(where: socket.socket, first: bytes, then: bytes, peers: list) -> bool
 
 def test_descriptors_in_flight_keep_no_socket_waiting(serve, scratch, fronts):
     """A socket that lingers, passed along: not with the first byte of a message, in a message that nobody reads, and
-    where nobody has asked for descriptors at all. Whoever closes it for the last time waits for 100 s; front ends of the
-    other disk, NBD clients and the API are served meanwhile."""
+    where nobody has asked for descriptors at all. Whoever closes it for the last time waits for 100 s; front ends of
+    the other disk, NBD clients and the API are served meanwhile."""
     daemon = two(serve, scratch)
     peers, mine = [], []
 

@@ -1,8 +1,8 @@
 //! The socket of a client that may be anybody: what it sends is taken without ever waiting for whoever stands behind
 //! the descriptors that it passes along.
 //!
-//! Owns the socket, and those descriptors until they are closed. Never blocks. Invariant: no descriptor of the client is
-//! closed on the thread that reads, nor on the one that drops the socket: see [`Closing`].
+//! Owns the socket, and those descriptors until they are closed. Never blocks. Invariant: no descriptor of the client
+//! is closed on the thread that reads, nor on the one that drops the socket: see [`Closing`].
 //!
 //! A unix socket takes descriptors (`SCM_RIGHTS`) whether its reader wants them or not: those for which the reader has
 //! no room are closed by the kernel in its name. Since Linux 6.16 a socket can refuse them (`SO_PASSRIGHTS`); before,
@@ -29,8 +29,8 @@ pub fn refuse_descriptors(socket: impl AsFd) -> bool {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const no).cast(), bytes) == 0 }
 }
 
-/// Receives without blocking into `parts`, and what descriptors come along into `descriptors`; 0 bytes at the end of the
-/// stream.
+/// Receives without blocking into `parts`, and what descriptors come along into `descriptors`; 0 bytes at the end of
+/// the stream.
 ///
 /// # Errors
 /// What the kernel says.

@@ -1,8 +1,8 @@
 //! A running NBD server: its thread, its connections, and their end.
 //!
 //! Owns the register of connections. Never touches a request.
-//! Invariant: after `stop` its socket is gone, and no connection of this server is left on any worker but of disks whose
-//! images did not answer.
+//! Invariant: after `stop` its socket is gone, and no connection of this server is left on any worker but of disks
+//! whose images did not answer.
 
 use super::TlsMode;
 use super::line::Line;

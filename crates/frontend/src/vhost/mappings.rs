@@ -3,8 +3,8 @@
 //! Owns the counts. Never maps anything. Invariant: a mapping is counted from before it is made until nothing is mapped
 //! any more, also while only a request under way still refers to it.
 //!
-//! The kernel allows a process `vm.max_map_count` mappings, 65,530 by default. When they are used up, the allocator gets
-//! no memory either, and the process ends: so front ends together have half of them, and each a bound of its own.
+//! The kernel allows a process `vm.max_map_count` mappings, 65,530 by default. When they are used up, the allocator
+//! gets no memory either, and the process ends: so front ends together have half of them, and each a bound of its own.
 
 use super::limits::MAPPINGS_MAX;
 use std::fs;
@@ -46,20 +46,35 @@ impl Default for Mappings {
     }
 }
 
+/// Why a front end may map nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MappingsFull {
+    /// What its requests under way still use, and what it shares anew, is too much.
+    #[error(
+        "requests under way still use the memory that it shared before, and it shares too much anew: a front end \
+         changes its memory when its disk answers again"
+    )]
+    Device,
+    /// All devices together have too much.
+    #[error(
+        "all front ends together have as many memory regions as this process may map: raise vm.max_map_count, or give \
+         guests their memory in fewer pieces"
+    )]
+    Process,
+}
+
 impl Mappings {
     /// A place for one more.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn take(&self) -> Result<MappingPlace, &'static str> {
+    pub fn take(&self) -> Result<MappingPlace, MappingsFull> {
         if !self.0.take() {
-            return Err("requests under way still use the memory that it shared before, and it shares too much anew: \
-                        a front end changes its memory when its disk answers again");
+            return Err(MappingsFull::Device);
         }
         if !ALL.take() {
             self.0.give_back();
-            return Err("all front ends together have as many memory regions as this process may map: raise \
-                        vm.max_map_count, or give guests their memory in fewer pieces");
+            return Err(MappingsFull::Process);
         }
         Ok(MappingPlace(self.clone()))
     }
@@ -84,7 +99,7 @@ mod tests {
     fn places_are_bounded_for_each_device_and_come_back() {
         let (one, other) = (Mappings::default(), Mappings::default());
         let places: Vec<_> = (0..MAPPINGS_MAX).map(|_| one.take().unwrap()).collect();
-        assert!(one.take().unwrap_err().contains("requests under way"));
+        assert_eq!(one.take().unwrap_err(), MappingsFull::Device);
         assert!(other.take().is_ok(), "another device has places of its own");
         drop(places);
         assert!(one.take().is_ok());

@@ -2,8 +2,8 @@
 //!
 //! Owns nothing that outlives a task. Never reads or writes the front end's socket. A task waits for the worker that
 //! owns the disk, and, unless only memory of the kernel is trusted, for whoever stands behind a descriptor that the
-//! front end sent: closing a file of FUSE waits for its server. Invariant: each task has exactly one outcome, also if it
-//! panics.
+//! front end sent: closing a file of FUSE waits for its server. Invariant: each task has exactly one outcome, also if
+//! it panics.
 
 use super::connection::Message;
 use super::exchange::Exchange;
@@ -136,8 +136,8 @@ fn close(closing: &Closing, message: Message) {
     }
 }
 
-/// Why nothing may be done with a descriptor unless its user is trusted: even closing it may wait for somebody else than
-/// the kernel. `None` for an eventfd, and for memory.
+/// Why nothing may be done with a descriptor unless its user is trusted: even closing it may wait for somebody else
+/// than the kernel. `None` for an eventfd, and for memory.
 fn foreign(fd: &OwnedFd) -> Option<io::Error> {
     if is_eventfd(fd) == Ok(true) { None } else { shared::check(fd, Trust::Memory).err() }
 }
