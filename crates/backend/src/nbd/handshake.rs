@@ -1,8 +1,8 @@
 //! The handshake with an NBD server: fixed newstyle, structured replies, `base:allocation`, block sizes, `NBD_OPT_GO`.
 //!
 //! Owns what is asked for and what is made of the answers (the NBD project's doc/proto.md). Never reads past the
-//! handshake. Invariant: whatever the server sends, at most `REPLY_BYTES_MAX` of it are kept, and at most
-//! `REPLIES_MAX` answers are read.
+//! handshake, and never looks at a clock: its caller bounds how long the stream waits. Invariant: whatever the server
+//! sends, at most `REPLY_BYTES_MAX` of it are kept, and at most `REPLIES_MAX` answers are read.
 
 use std::io::{self, Read, Write};
 
@@ -168,7 +168,7 @@ impl Answer {
 fn lost(e: &io::Error) -> String {
     match e.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection during the handshake".to_owned(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the server does not answer".to_owned(),
+        io::ErrorKind::TimedOut => "the server has not finished the handshake in time".to_owned(),
         _ => format!("the connection failed during the handshake: {e}"),
     }
 }
@@ -268,7 +268,11 @@ impl<S: Read + Write> Handshake<'_, S> {
     /// The older way to choose an export; the server just closes the connection if there is none of that name.
     fn export_name(&mut self, export: &str, no_zeroes: bool) -> Result<(u64, u16), HandshakeError> {
         self.option(OPT_EXPORT_NAME, export.as_bytes())?;
-        let size = self.u64().map_err(|e| HandshakeError::NoExport { lost: Box::new(e), export: export.to_owned() })?;
+        let size = self.u64().map_err(|e| match e {
+            // It has not closed the connection, so this says nothing about the export.
+            HandshakeError::Lost(late) if late.kind() == io::ErrorKind::TimedOut => HandshakeError::Lost(late),
+            e => HandshakeError::NoExport { lost: Box::new(e), export: export.to_owned() },
+        })?;
         let flags = u16::from_be_bytes(self.bytes()?);
         if !no_zeroes {
             self.bytes::<124>()?;

@@ -12,9 +12,11 @@
 mod handshake;
 mod link;
 mod location;
+mod names;
 mod ops;
 pub mod parts;
 mod replies;
+mod timed;
 mod transport;
 mod unflushed;
 
@@ -22,7 +24,7 @@ use super::failures::FailureLog;
 use super::registry::{Image, InUse};
 use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions};
 use handshake::{Export, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
-use link::{Connection, Connector, Report};
+use link::{ATTEMPT_TIMEOUT, Connection, Connector, Report};
 use ops::{Op, Ops, Stage, Step};
 use replies::Replies;
 use rustix::event::Timespec;
@@ -156,7 +158,8 @@ impl Nbd {
             .map_err(|e| OpenError::Location { location: spec.location.clone(), what: e.to_string() })?;
         let claim = InUse::claim(Image::Export(location.to_string()), &spec.location, &spec.location, !spec.read_only)?;
         let nbd = |what: String| OpenError::Nbd { location: spec.location.clone(), what };
-        let Connection { socket, export } = link::connect(&location).map_err(|e| nbd(e.to_string()))?;
+        let Connection { socket, export } =
+            link::connect(&location, ATTEMPT_TIMEOUT).map_err(|e| nbd(e.to_string()))?;
         let align = export.block_min.unwrap_or(if export.size_bytes.is_multiple_of(512) { 512 } else { 1 });
         let size_bytes = export.size_bytes / u64::from(align) * u64::from(align);
         if size_bytes == 0 {
@@ -179,7 +182,7 @@ impl Nbd {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|e| failed(e.into()))?;
         let epoll = Epoll::new().map_err(failed)?;
-        let connector = wake.try_clone().and_then(|w| Connector::new(location, w)).map_err(failed)?;
+        let connector = wake.try_clone().and_then(|w| Connector::new(location, ATTEMPT_TIMEOUT, w)).map_err(failed)?;
         let watch = |fd, token| epoll.add(fd, token, Interest::Read, Trigger::Level).map_err(failed);
         watch(wake.as_fd(), TOKEN_WAKE)?;
         watch(timer.as_fd(), TOKEN_TIMER)?;
