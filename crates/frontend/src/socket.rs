@@ -1,10 +1,11 @@
 //! Unix sockets to listen on: made, checked and removed in one place for every front end.
 //!
-//! Owns the file in the file system. Never accepts a connection.
+//! Owns the file in the file system. Never accepts a connection, and never waits for another user.
 //! Invariants: nobody can connect before permissions and group are set; a socket that somebody listens on is never
-//! replaced; a file that we did not make is never removed, unless it is a socket that nobody listens on.
+//! replaced; a file that we did not make is never removed, unless it is a socket that nobody listens on; the file of a
+//! socket is removed while the socket still listens, so that nobody can have taken its place.
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs;
@@ -21,7 +22,7 @@ pub const PATH_BYTES_MAX: usize = 107;
 /// Connections that the kernel holds ready for us to accept.
 const BACKLOG: i32 = 128;
 
-/// How often, and after what pause, we ask for the directory's lock before we go on without it.
+/// How often, and after what pause, we ask for the lock of a path before we go on without it.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -78,13 +79,15 @@ impl Default for SocketPermissions {
 /// A listening socket, and the guard that removes its file.
 #[derive(Debug)]
 pub struct BoundSocket {
+    /// To be dropped before the listener is closed; it stands first here because fields are dropped in this order.
+    pub guard: SocketGuard,
     /// Blocking; close-on-exec.
     pub listener: UnixListener,
-    /// Keep it as long as the listener.
-    pub guard: SocketGuard,
 }
 
-/// Removes the file of a socket when dropped, if it still is the one that was made.
+/// Removes the file of a socket when dropped, if it still is the one that was made. That can be told only while the
+/// socket listens: afterwards another process may replace the file between the look and the removal, or have been given
+/// the same inode.
 #[derive(Debug)]
 pub struct SocketGuard {
     path: PathBuf,
@@ -121,8 +124,8 @@ pub fn bind_unix(path: &Path, access: SocketPermissions) -> Result<BoundSocket, 
     }
     let address = SocketAddrUnix::new(path).map_err(os("name"))?;
     // Two daemons that both find the same stale file must not both replace it: one would remove the other's live
-    // socket. The lock covers looking, removing, binding and listening; the kernel lifts it when we close it.
-    let _lock = lock_directory(path);
+    // socket. The lock covers looking, removing, binding and listening.
+    let _lock = PathLock::take(path);
     let fd = stream_socket(SocketFlags::CLOEXEC).map_err(os("create"))?;
     // The file gets the mode of the socket's own inode (less the umask), so that it is never wider than it should be.
     let _ = rustix::fs::fchmod(&fd, Mode::from_raw_mode(access.mode & 0o600));
@@ -140,28 +143,66 @@ pub fn bind_unix(path: &Path, access: SocketPermissions) -> Result<BoundSocket, 
     }
     let guard = permit(path, access).map_err(os("set the permissions of"))?;
     rustix::net::listen(&fd, BACKLOG).map_err(os("listen on"))?;
-    Ok(BoundSocket { listener: UnixListener::from(fd), guard })
+    Ok(BoundSocket { guard, listener: UnixListener::from(fd) })
 }
 
 fn stream_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Takes the advisory lock of the socket's directory; `None` if the directory cannot be opened or somebody sits on it.
-fn lock_directory(path: &Path) -> Option<OwnedFd> {
-    let parent = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let fd = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    for _ in 0..LOCK_TRIES {
-        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Some(fd),
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
-            Err(_) => return None,
+/// The right to make a socket at a path, among processes of our user. It is the advisory lock of a file beside the
+/// socket that only our user can open: a directory that others may read, they may lock as well.
+#[derive(Debug)]
+struct PathLock {
+    path: PathBuf,
+    /// The kernel lifts the lock when this is closed.
+    _file: OwnedFd,
+}
+
+impl PathLock {
+    /// Takes it; `None` if it cannot be had here, or another process of our user sits on it.
+    fn take(socket: &Path) -> Option<Self> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(socket.file_name()?);
+        name.push(".lock");
+        let path = socket.with_file_name(name);
+        for _ in 0..LOCK_TRIES {
+            let file = Self::open(&path)?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if is_at(&file, &path) => return Some(Self { path, _file: file }),
+                // Whoever had it has removed the file meanwhile: that lock is worth nothing.
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+                Err(_) => return None,
+            }
         }
+        None
     }
-    None
+
+    /// Opens the file, or makes it; `None` if what is there could be opened by others too.
+    fn open(path: &Path) -> Option<OwnedFd> {
+        // Not blocking, in case it is somebody's pipe.
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        let ours = stat.st_uid == rustix::process::geteuid().as_raw()
+            && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && stat.st_mode & 0o077 == 0;
+        ours.then_some(file)
+    }
+}
+
+impl Drop for PathLock {
+    /// Removes the file while the lock is held: who waits for it finds that out and makes another.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether an open file is the one at `path`.
+fn is_at(file: &OwnedFd, path: &Path) -> bool {
+    rustix::fs::fstat(file)
+        .is_ok_and(|open| fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (open.st_dev, open.st_ino)))
 }
 
 /// Removes the file at `path` if it is a socket that nobody listens on.
@@ -331,5 +372,83 @@ mod tests {
             assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1);
             UnixStream::connect(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_directory_that_others_lock_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        // As anybody can who may read the directory.
+        let others = fs::File::open(dir.path()).unwrap();
+        rustix::fs::flock(&others, FlockOperation::LockExclusive).unwrap();
+        let held = PathLock::take(&path).expect("no lock of a directory is waited for");
+        let file = dir.path().join(".s.lock");
+        assert_eq!(mode_of(&file), 0o600);
+        assert!(PathLock::take(&path).is_none(), "who holds it keeps out another of our user");
+        drop(held);
+        assert!(!file.exists());
+        drop(bind_unix(&path, SocketPermissions::default()).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_lock_that_others_made_or_may_open_is_neither_waited_for_nor_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, file) = (dir.path().join("s"), dir.path().join(".s.lock"));
+        let refused = |what: &str| {
+            assert!(PathLock::take(&path).is_none(), "{what}");
+            assert!(fs::symlink_metadata(&file).is_ok(), "{what}");
+            drop(bind_unix(&path, SocketPermissions::default()).unwrap());
+            fs::remove_file(&file).unwrap();
+        };
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        refused("a file that others may open");
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &file).unwrap();
+        refused("a link");
+        assert!(!dir.path().join("elsewhere").exists());
+        rustix::fs::mknodat(rustix::fs::CWD, &file, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        refused("a pipe that nobody writes to");
+        // What a process left that was killed is as good as a new one.
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(PathLock::take(&path).is_some());
+    }
+
+    #[test]
+    fn a_sockets_file_is_gone_before_its_listener() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (bound_is, is_bound) = std::sync::mpsc::sync_channel::<()>(0);
+        let (gone_is, is_gone) = std::sync::mpsc::sync_channel::<()>(0);
+        let at = path.clone();
+        let caller = std::thread::spawn(move || {
+            let mut unheard = 0_usize;
+            while is_bound.recv().is_ok() {
+                loop {
+                    match UnixStream::connect(&at) {
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => break,
+                        // A file that is there after that, was there when nobody listened any more.
+                        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                            unheard += usize::from(fs::symlink_metadata(&at).is_ok());
+                        }
+                        _ => {}
+                    }
+                }
+                gone_is.send(()).unwrap();
+            }
+            unheard
+        });
+        for _ in 0..200 {
+            let bound = bind_unix(&path, SocketPermissions::default()).unwrap();
+            bound.listener.set_nonblocking(true).unwrap();
+            bound_is.send(()).unwrap();
+            // The caller may not wait for a place in the queue.
+            while bound.listener.accept().is_err() {}
+            drop(bound);
+            is_gone.recv().unwrap();
+        }
+        drop(bound_is);
+        assert_eq!(caller.join().unwrap(), 0, "calls found the file of a socket that did not listen any more");
     }
 }

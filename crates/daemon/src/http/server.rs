@@ -141,7 +141,8 @@ pub(crate) fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
 pub struct ControlServer {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
-    _guards: Vec<SocketGuard>,
+    /// Dropped while the sockets still listen: see [`SocketGuard`].
+    guards: Vec<SocketGuard>,
 }
 
 impl ControlServer {
@@ -176,15 +177,16 @@ impl ControlServer {
                 runtime.shutdown_timeout(Duration::from_millis(100));
             })
             .map_err(ListenError::Thread)?;
-        Ok(ControlServer { stop, thread: Some(thread), _guards: guards })
+        Ok(ControlServer { stop, thread: Some(thread), guards })
     }
 
-    /// Stops accepting, lets answers under way out, ends the thread and removes the socket.
+    /// Removes the sockets, stops accepting, lets answers under way out and ends the thread.
     pub fn stop(mut self) {
         self.join();
     }
 
     fn join(&mut self) {
+        self.guards.clear();
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

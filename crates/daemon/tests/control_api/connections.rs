@@ -2,7 +2,7 @@
 //!
 //! Owns nothing. Never waits without an end.
 
-use crate::rig::{Api, daemon_plan};
+use crate::rig::{Api, daemon_plan, exchange};
 use hyper::Method;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -100,4 +100,24 @@ fn stopping_ends_idle_connections_too() {
     api.server.take().unwrap().stop();
     idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "closed, not left hanging");
+}
+
+#[test]
+fn the_sockets_files_go_before_the_answers_under_way() {
+    let mut api = Api::start();
+    let held = api.daemon.may_end.lock().unwrap();
+    let mut stream = UnixStream::connect(&api.socket).unwrap();
+    let asks = std::thread::spawn(move || exchange(&mut stream, "POST /v1/reload", ""));
+    while !api.daemon.reloads.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let server = api.server.take().unwrap();
+    let stops = std::thread::spawn(move || server.stop());
+    while api.socket.exists() || api.dir.path().join("web.sock").exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(held);
+    let (code, answer) = asks.join().unwrap();
+    assert!(code == 503 && answer.contains("it is stopping"), "the files stayed until no answer was left: {code}");
+    stops.join().unwrap();
 }

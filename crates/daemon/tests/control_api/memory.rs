@@ -28,6 +28,9 @@ pub struct Memory {
     pub ksm: AtomicBool,
     pub version: AtomicU64,
     pub ranges: Mutex<DiskRanges>,
+    /// A reload has begun; it waits for `may_end`.
+    pub reloads: AtomicBool,
+    pub may_end: Mutex<()>,
 }
 
 fn latency() -> LatencySnapshot {
@@ -234,6 +237,8 @@ impl Daemon for Memory {
     }
 
     fn reload(&self, _detach_most: bool, _: &Caller) -> Result<ReloadReport, ControlError> {
+        self.reloads.store(true, Ordering::SeqCst);
+        drop(self.may_end.lock());
         Err(ControlError::new(ControlErrorKind::Unavailable, "it is stopping", "wait"))
     }
 

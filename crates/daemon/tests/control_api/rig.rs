@@ -60,6 +60,8 @@ impl Api {
             ksm: AtomicBool::new(false),
             version: AtomicU64::new(7),
             ranges: Mutex::new(DiskRanges::new("web:root", 1 << 30)),
+            reloads: AtomicBool::new(false),
+            may_end: Mutex::default(),
         });
         let listeners = ControlListeners::bind(&daemon_plan).unwrap();
         let metrics = listeners.metrics_addr().unwrap();

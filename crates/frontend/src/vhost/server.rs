@@ -53,6 +53,8 @@ impl VhostServer {
         let wake_fd = eventfd(0, flags).map_err(|e| VhostError::Os(e.into()))?;
         let BoundSocket { listener, guard } = bind_unix(path, options.access)?;
         listener.set_nonblocking(true).map_err(VhostError::Os)?;
+        // Listens until the file is gone if the device cannot be served, and is dropped with it.
+        let listens = listener.try_clone().map_err(VhostError::Os)?;
         let disk = Profile::new(&info);
         let profile = disk.clone();
         let (queues, room) = (options.queues, Arc::clone(&options.room));
@@ -77,6 +79,8 @@ impl VhostServer {
                 device: Some(key),
             }),
             Err(source) => {
+                drop(guard);
+                drop(listens);
                 host.detach(port);
                 Err(VhostError::Os(source))
             }
