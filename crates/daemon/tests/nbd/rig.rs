@@ -16,7 +16,7 @@ use undercroft_daemon::worker::{DiskHost, WorkerHandle, WorkerOptions};
 use undercroft_engine::PolicyKind;
 use undercroft_frontend::nbd::{ExportInfo, Exports, Listen, NbdServer, NbdServerOptions, ServedExport};
 use undercroft_frontend::socket::SocketPermissions;
-use undercroft_frontend::{DiskInfo, PortHost};
+use undercroft_frontend::{DiskInfo, MakePort, OnPort, PortHost};
 use undercroft_host::EventFd;
 
 /// How long a test waits for something that has to happen before it fails.
@@ -63,6 +63,39 @@ impl Exports for Shelf {
     fn find(&self, name: &str) -> Option<ServedExport> {
         self.0.lock().unwrap().get(name).cloned()
     }
+}
+
+/// The way to a disk that has gone.
+struct Nowhere;
+
+impl PortHost for Nowhere {
+    fn attach(&self, _: MakePort) -> u32 {
+        u32::MAX
+    }
+
+    fn with(&self, _: u32, _: OnPort) -> bool {
+        false
+    }
+
+    fn detach(&self, _: u32) {}
+}
+
+/// What the process has logged, from the first call on.
+pub fn logged() -> String {
+    static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    struct ToLines;
+    impl std::io::Write for ToLines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            LINES.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let _ = tracing_subscriber::fmt().with_writer(|| ToLines).with_ansi(false).try_init();
+    String::from_utf8(LINES.lock().unwrap().clone()).unwrap()
 }
 
 /// A worker with disks, and an NBD server in front.
@@ -132,6 +165,13 @@ impl Rig {
         let info = DiskInfo { name: name.to_owned(), disk, geometry, serial: "test".to_owned() };
         let host: Arc<dyn PortHost> = Arc::new(DiskHost::new(self.worker.clone(), disk));
         let export = ServedExport { info, description: format!("the disk {name}"), host };
+        self.shelf.0.lock().unwrap().insert(name.to_owned(), export);
+    }
+
+    /// Promises a disk to clients that none of them gets: it is gone once they are to be served.
+    pub fn promise(&self, name: &str, like: &str) {
+        let mut export = self.export(like);
+        (export.info.name, export.host) = (name.to_owned(), Arc::new(Nowhere));
         self.shelf.0.lock().unwrap().insert(name.to_owned(), export);
     }
 

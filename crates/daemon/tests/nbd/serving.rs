@@ -1,7 +1,8 @@
 //! What a well-behaved client gets, and how service begins and ends.
 
 use crate::client::Client;
-use crate::rig::{Rig, pattern, until};
+use crate::rig::{Rig, logged, pattern, until};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use undercroft_frontend::nbd::wire::{command as c, command_flag, errno, option, option_reply};
@@ -185,6 +186,22 @@ fn a_client_that_was_promised_a_disk_is_not_given_the_next_of_its_number() {
     assert_eq!(rig.export("secret").info.disk, id, "another disk has the number");
     assert_eq!(promised.host.attach(Box::new(|_| panic!("joined to another disk"))), u32::MAX);
     Client::named(&rig.socket, "secret", true).expect(0, &pattern(2, 4096));
+}
+
+#[test]
+fn a_client_whose_disk_has_gone_is_said_to_be_turned_away_and_not_to_be_connected() {
+    logged();
+    let rig = Rig::raw(&pattern(1, MIB));
+    rig.promise("promised", "disk");
+    let mut client = Client::named(&rig.socket, "promised", true);
+    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0, "the connection is closed");
+    let said = |what: &str| logged().lines().any(|l| l.contains("disk=promised") && l.contains(what));
+    assert!(!said("NBD client connected"), "{}", logged());
+    until("the log says why", || said("turned away: the disk that it was promised is gone"));
+    let _served = Client::named(&rig.socket, "disk", true);
+    until("who is served is said to be connected", || {
+        logged().lines().any(|l| l.contains("disk=disk") && l.contains("NBD client connected"))
+    });
 }
 
 #[test]

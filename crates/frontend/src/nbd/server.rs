@@ -95,7 +95,7 @@ impl Shared {
         let ServedExport { info, host, .. } = export;
         // There was when it was promised, but a client may leave the answer unread while others come.
         if !self.has_room(&info.name) {
-            tracing::debug!(%peer, disk = %info.name, "NBD client turned away: others came meanwhile");
+            tracing::info!(%peer, disk = %info.name, "NBD client turned away: others came before it was served");
             return Ok(());
         }
         let account = self.options.budget.open(&info.name)?;
@@ -106,8 +106,10 @@ impl Shared {
             connections.0
         };
         let register = host.clone();
-        tracing::info!(%peer, disk = %info.name, "NBD client connected");
-        host.attach(Box::new(move |port| {
+        let (whose, of) = (peer.clone(), info.name.clone());
+        let port = host.attach(Box::new(move |port| {
+            // Here, so that it comes before whatever else is said of it.
+            tracing::info!(%peer, disk = %info.name, "NBD client connected");
             let connection = Connection { export: info.name.clone(), peer: peer.clone() };
             lock(&shared.connections).1.insert(key, Entry { connection, host: register, port });
             let rules = ExportRules::new(&info.geometry, structured, block_status);
@@ -125,6 +127,14 @@ impl Shared {
                 account: Some(account),
             }))
         }));
+        if port == u32::MAX {
+            tracing::info!(
+                peer = %whose,
+                disk = %of,
+                "NBD client turned away: the disk that it was promised is gone, or its worker does not answer; it may \
+                 connect again"
+            );
+        }
         Ok(())
     }
 
