@@ -249,6 +249,17 @@ def test_one_at_a_time_and_nothing_is_overwritten(one, scratch):
     refused = one.call("record", image, "--force", check=False)
     assert refused.returncode == 1 and "image of a disk" in refused.stderr
     assert image.stat().st_size == SIZE
+    base, top = scratch / "base.qcow2", scratch / "top.qcow2"
+    run("qemu-img", "create", "-f", "qcow2", base, "4M")
+    run("qemu-img", "create", "-f", "qcow2", "-b", base, "-F", "qcow2", top)
+    one.call("attach", "top", top)
+    held = base.read_bytes()
+    refused = one.call("record", base, "--force", "--duration", "300ms", check=False)
+    assert refused.returncode == 1 and "image of a disk" in refused.stderr and str(top) in refused.stderr
+    assert base.read_bytes() == held
+    one.call("detach", "top")
+    one.call("record", base, "--force", "--duration", "300ms")
+    assert base.read_bytes() != held
     ended = json.loads(one.call("record", path, "--force", "--duration", "300ms", "--json").stdout)
     assert (ended["ended"], ended["running"]) == ("duration", False)
     assert rows_of(path)[1]["reason"] == "duration"

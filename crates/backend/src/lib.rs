@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use undercroft_cache::{Base, Geometry, Io, IoDone, Lost};
 use undercroft_config::{ImageFormat, ImageSpec};
-use undercroft_host::{Direct, DiskFile};
+use undercroft_host::{Direct, DiskFile, FileId};
 
 /// A disk that serves operations asynchronously; owned and driven by one worker thread.
 pub trait Backend: Send {
@@ -137,6 +137,11 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
             Ok(Box::new(raw::Raw::open(spec, file, not_direct, guessed, options)?))
         }
     }
+}
+
+/// The disk of this process that has a regular file open, as its image or as one behind that: by its location.
+pub fn user_of(device: u64, inode: u64) -> Option<String> {
+    registry::user_of(FileId::File { device, inode })
 }
 
 /// Whether a location names an NBD server.

@@ -36,6 +36,11 @@ fn table() -> MutexGuard<'static, BTreeMap<Image, Entry>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The disk that has a file open as its image or as one behind it, by its location.
+pub(super) fn user_of(id: FileId) -> Option<String> {
+    table().get(&Image::File(id)).map(|e| e.by.clone())
+}
+
 /// The right to use one image in one way; ends when dropped.
 #[derive(Debug)]
 pub(super) struct InUse(Image);
@@ -86,7 +91,9 @@ mod tests {
     fn one_writer_or_many_readers() {
         let id = FileId::File { device: u64::MAX, inode: 1 };
         let claim = |writer| InUse::claim(id, "a.img", "disk one", writer);
+        assert_eq!(user_of(id), None);
         let readers = (claim(false).unwrap(), claim(false).unwrap());
+        assert_eq!(user_of(id).as_deref(), Some("disk one"));
         let e = claim(true).unwrap_err().to_string();
         assert!(e.contains("a.img") && e.contains("disk one"), "{e}");
         drop(readers.0);

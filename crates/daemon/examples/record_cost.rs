@@ -182,7 +182,7 @@ impl Figures {
             let (mut recorder, others) = (None, others_ns(worker)?);
             if with {
                 let order = Order::all(path.to_path_buf(), 1 << 30);
-                let file = record::create(path, true, &[])?;
+                let file = record::create(path, true, |_, _| None)?;
                 let about = RecordedDisk { name: "vm:disk".into(), vm: Some("vm".into()), ..RecordedDisk::default() };
                 let watched = vec![Watched { worker: 0, id: disk, about }];
                 recorder = Some(Recorder::start(1, order, file, 512 << 20, std::slice::from_ref(worker), watched)?);

@@ -419,3 +419,22 @@ fn a_clone_knows_its_own_clusters_and_what_it_stands_on() {
     }
     assert!(base_of(&create(dir.path(), "alone.qcow2", "")).is_none());
 }
+
+#[test]
+fn the_disk_that_has_a_file_behind_its_image_open_is_known() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let [base, middle, top, other] = ["base.img", "middle.qcow2", "top.qcow2", "other.img"].map(|n| dir.path().join(n));
+    std::fs::write(&base, vec![1; 1 << 20]).unwrap();
+    std::fs::write(&other, vec![1; 1 << 20]).unwrap();
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "raw", s(&middle)]);
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "middle.qcow2", "-F", "qcow2", s(&top)]);
+    let user = |path: &Path| std::fs::metadata(path).map(|m| backend::user_of(m.dev(), m.ino())).unwrap();
+    let h = open(&top, ImageFormat::Qcow2);
+    for file in [&base, &middle, &top] {
+        assert_eq!(user(file).as_deref(), Some(s(&top)), "{file:?}");
+    }
+    assert_eq!(user(&other), None);
+    drop(h);
+    assert_eq!(user(&base), None);
+}

@@ -7,7 +7,6 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use undercroft_config::{ControlError, ControlErrorKind};
 
@@ -77,12 +76,17 @@ impl Write for RecordFile {
     }
 }
 
-/// The file of a path. `images` are the files that guests' disks are on: none of them becomes a recording.
+/// The file of a path. `disk_on` says which disk a file, by device and inode, is the image of, or behind the image of:
+/// none of these becomes a recording.
 ///
 /// # Errors
 /// `Invalid` if the path is not absolute or no plain file, `Conflict` if it holds something and `force` is not given,
 /// `Failed` if it cannot be opened.
-pub fn create(path: &Path, force: bool, images: &[String]) -> Result<RecordFile, ControlError> {
+pub fn create(
+    path: &Path,
+    force: bool,
+    disk_on: impl Fn(u64, u64) -> Option<String>,
+) -> Result<RecordFile, ControlError> {
     let shown = path.display();
     if !path.is_absolute() {
         let error = format!("the path {shown} is not absolute");
@@ -122,9 +126,8 @@ pub fn create(path: &Path, force: bool, images: &[String]) -> Result<RecordFile,
             let error = format!("{shown} holds something already");
             return Err(ControlError::new(ControlErrorKind::Conflict, error, "name another file, or say force"));
         }
-        let same = |i: &String| std::fs::metadata(i).is_ok_and(|m| (m.dev(), m.ino()) == (stat.st_dev, stat.st_ino));
-        if images.iter().any(same) {
-            return Err(invalid("is the image of a disk that is served", "name another file"));
+        if let Some(disk) = disk_on(stat.st_dev, stat.st_ino) {
+            return Err(invalid(&format!("is the image of a disk, or behind it ({disk})"), "name another file"));
         }
         file.set_len(0).map_err(failed)?;
     }
@@ -134,9 +137,14 @@ pub fn create(path: &Path, force: bool, images: &[String]) -> Result<RecordFile,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
-    fn refusal(path: &Path, force: bool, images: &[String]) -> String {
-        create(path, force, images).err().map(|e| e.to_string()).unwrap_or_default()
+    fn none(_: u64, _: u64) -> Option<String> {
+        None
+    }
+
+    fn refusal(path: &Path, force: bool) -> String {
+        create(path, force, none).err().map(|e| e.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -145,17 +153,19 @@ mod tests {
         let (free, full, link) = (dir.path().join("free"), dir.path().join("full"), dir.path().join("link"));
         std::fs::write(&full, "of use").unwrap();
         std::os::unix::fs::symlink(&full, &link).unwrap();
-        assert!(create(&free, false, &[]).is_ok() && free.exists());
-        assert!(create(&free, false, &[]).is_ok(), "an empty file is as good as none");
-        assert!(refusal(&full, false, &[]).contains("holds something"), "{}", refusal(&full, false, &[]));
-        assert!(refusal(&link, true, &[]).contains("not a link"));
-        assert!(refusal(dir.path(), true, &[]).contains("cannot create"));
-        assert!(refusal(Path::new("relative"), true, &[]).contains("not absolute"));
-        assert!(refusal(Path::new("/dev/null"), true, &[]).contains("no plain file"));
-        let images = [full.display().to_string()];
-        assert!(refusal(&full, true, &images).contains("image of a disk"));
+        assert!(create(&free, false, none).is_ok() && free.exists());
+        assert!(create(&free, false, none).is_ok(), "an empty file is as good as none");
+        assert!(refusal(&full, false).contains("holds something"), "{}", refusal(&full, false));
+        assert!(refusal(&link, true).contains("not a link"));
+        assert!(refusal(dir.path(), true).contains("cannot create"));
+        assert!(refusal(Path::new("relative"), true).contains("not absolute"));
+        assert!(refusal(Path::new("/dev/null"), true).contains("no plain file"));
+        let meta = std::fs::metadata(&full).unwrap();
+        let used = |device, inode| (device, inode) == (meta.dev(), meta.ino());
+        let refused = create(&full, true, |d, i| used(d, i).then(|| "top.qcow2".into())).err().unwrap().to_string();
+        assert!(refused.contains("image of a disk") && refused.contains("top.qcow2"), "{refused}");
         assert_eq!(std::fs::read(&full).unwrap(), b"of use", "what was refused is as it was");
-        assert!(create(&full, true, &[]).is_ok());
+        assert!(create(&full, true, none).is_ok());
         assert_eq!(std::fs::read(&full).unwrap(), b"");
     }
 
@@ -163,7 +173,7 @@ mod tests {
     fn what_is_reserved_and_not_used_is_given_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let mut file = create(&path, false, &[]).unwrap();
+        let mut file = create(&path, false, none).unwrap();
         let handle = file.handle().unwrap();
         assert!(file.reserve(1 << 20).unwrap());
         file.write_all(b"little").unwrap();

@@ -44,7 +44,7 @@ impl Line {
             disks: vec![RecordedDisk { name: "a".into(), ..RecordedDisk::default() }],
             ..RecordingHeader::default()
         };
-        let mut writer = RecordingWriter::new(create(&path, false, &[]).unwrap(), header).unwrap();
+        let mut writer = RecordingWriter::new(create(&path, false, |_, _| None).unwrap(), header).unwrap();
         let end = writer.bytes_bound(0);
         assert!(writer.file_mut().reserve(end).unwrap());
         let gauges = Arc::new(Gauges::default());

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_api::record::Order;
 use undercroft_api::record::RecordingStatus;
-use undercroft_config::DiskPlan;
-use undercroft_config::{ControlError, ControlErrorKind};
+use undercroft_backend as backend;
+use undercroft_config::images::{Identity, chain};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ImageFormat, ImageSpec};
 use undercroft_engine::ExclusiveMode;
 use undercroft_trace::recording::RecordedDisk;
 
@@ -67,8 +68,14 @@ impl Service {
         }
         check_names(&order, &watched)?;
         watched.retain(|w| record::wants(&order, &w.about));
-        let images: Vec<String> = plan.disks.iter().map(|d| d.image.location.clone()).collect();
-        let file = record::create(&order.path, order.force, &images)?;
+        let disk_on = |device, inode| {
+            let wanted = Identity::File(device, inode);
+            // What is open, and what would be: an image may wait, or be another one at its path than the one served.
+            let would_be = |i: &&ImageSpec| chain(&i.location, i.format == Some(ImageFormat::Raw)).contains(&wanted);
+            let planned = || plan.disks.iter().map(|d| &d.image).find(would_be).map(|i| i.location.clone());
+            backend::user_of(device, inode).or_else(planned)
+        };
+        let file = record::create(&order.path, order.force, disk_on)?;
         let id = recorder.as_ref().map_or(1, |r| r.id + 1);
         let started = Recorder::start(id, order, file, plan.store.memory_bytes, &self.workers, watched)?;
         tracing::info!("recording into {}", started.order.path.display());
