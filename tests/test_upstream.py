@@ -2,6 +2,7 @@
 
 import re
 import socket
+import subprocess
 import threading
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from harness import images, nbdwire
 from harness.daemon import Disk, fails_to_serve, until
 from harness.nbdwire import Wire
-from harness.programs import driver, finish_driver, need, need_root, run, start_driver
+from harness.programs import built, driver, finish_driver, need, need_root, run, start_driver
 
 SIZE = 32 * images.MIB
 EIO, ENOSPC = 5, 28
@@ -281,3 +282,43 @@ def test_stop_while_a_reload_waits_for_an_image(serve, scratch):
     heard, reload_ended = log.index("stopping: finishing"), log.find("reload: failed")
     assert reload_ended == -1 or heard < reload_ended, log
     assert "not stopped after" not in log, log
+
+
+def test_opening_an_image_keeps_nobody_from_changing_others(serve, scratch):
+    """A server that does not answer is waited for, by a reload and by `attach`; meanwhile disks are attached, changed
+    and detached."""
+    image, other = images.raw(scratch / "by.raw", SIZE, seed=6), images.raw(scratch / "other.raw", SIZE, seed=7)
+    here = Disk("by", image, "raw", {"size": '"16MiB"'})
+    daemon = serve([here], memory="64MiB")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(scratch / "silent.sock"))
+        silent.listen(8)
+        up, down = (f"nbd+unix:///{export}?socket={scratch}/silent.sock" for export in ("up", "down"))
+
+        def others_change() -> None:
+            daemon.call("attach", "other", other, "--format", "raw", "--nbd")
+            driver("run", daemon.nbd("other"), "--ops", "50", "--verify", other)
+            daemon.set("by", policy="arc")
+            daemon.call("detach", "other")
+
+        def waits_for_it(*command: object) -> str:
+            """Runs a command that fails, since the server answers nothing; others do not wait for it."""
+            program = [built("undercroft"), *command, "--control", daemon.control]
+            with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as asks:
+                silent.settimeout(20)
+                taken = [silent.accept()[0]]
+                others_change()
+                assert asks.poll() is None, f"it waits for the server all the time: {asks.communicate()[0]}"
+                said, _ = asks.communicate(timeout=60)
+                for one in taken:
+                    one.close()
+            assert asks.returncode != 0, said
+            return said
+
+        assert "has not finished the handshake" in waits_for_it("attach", "up", up, "--nbd")
+        share = {"size": '"8MiB"'}
+        daemon.write_config([Disk("up", up, "nbd", share), here, Disk("down", down, "nbd", share)])
+        said = waits_for_it("reload")
+        assert said.count("the disk waits") == 2, said
+    states = {d["name"]: d["state"] for d in daemon.status()["disks"]}
+    assert states == {"by": "serving", "up": "waiting", "down": "waiting"}

@@ -3,16 +3,17 @@
 //! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
 //! it was, or says in its error what it could not take back.
 
-use super::Service;
 use super::reload::{log_changes, log_reload};
+use super::{Service, disk};
 use crate::http::{Caller, Daemon};
+use std::sync::Arc;
 use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
     DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
     ShareEvent, SharesStatus, Status, StoreStatus,
 };
-use undercroft_config::{ControlError, ControlErrorKind, DiskSpec, Machine, NodeChange};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, DiskSpec, Machine, NodeChange, ServePlan};
 use undercroft_units::Size;
 
 impl Daemon for Service {
@@ -91,19 +92,18 @@ impl Daemon for Service {
     }
 
     fn add_disk(&self, spec: DiskSpec, by: &Caller) -> Result<DiskStatus, ControlError> {
-        let _change = self.change.lock();
         let now = self.plan();
         let plan = now.with_disk(&spec, &Machine::here())?;
-        let added = plan.disks.iter().find(|d| now.find(&d.name).is_none());
-        let disk = added.ok_or_else(|| {
-            ControlError::new(
-                ControlErrorKind::Conflict,
-                "there is a disk of that name already",
-                "detach it first, or give this one another name",
-            )
-        })?;
-        let served = self.attach(&plan, disk)?;
-        tracing::info!("changed by {by}: disk \"{}\" attached, image {}", disk.name, disk.image.location);
+        // An image that does not answer keeps who asks for it, and nobody who wants to change something else.
+        let mut opened = disk::open(added(&now, &plan)?.clone(), plan.store.deduplicate)?;
+        let _change = self.change.lock();
+        let before = self.plan();
+        // What was changed meanwhile counts.
+        let plan = if Arc::ptr_eq(&before, &now) { plan } else { before.with_disk(&spec, &Machine::here())? };
+        opened.plan = added(&before, &plan)?.clone();
+        let (name, location) = (opened.plan.name.clone(), opened.plan.image.location.clone());
+        let served = self.attach(&plan, opened)?;
+        tracing::info!("changed by {by}: disk \"{name}\" attached, image {location}");
         self.status_of(&served)
     }
 
@@ -138,7 +138,6 @@ impl Daemon for Service {
     }
 
     fn reload(&self, detach_most: bool, by: &Caller) -> Result<ReloadReport, ControlError> {
-        let _change = self.change.lock();
         let report = self.follow_file(detach_most)?;
         log_reload(&report, by);
         Ok(report)
@@ -164,4 +163,15 @@ impl Daemon for Service {
         tracing::info!("asked to stop by {by}");
         self.request_stop();
     }
+}
+
+/// The disk of `plan` that is not in `before`.
+fn added<'a>(before: &ServePlan, plan: &'a ServePlan) -> Result<&'a DiskPlan, ControlError> {
+    plan.disks.iter().find(|d| before.find(&d.name).is_none()).ok_or_else(|| {
+        ControlError::new(
+            ControlErrorKind::Conflict,
+            "there is a disk of that name already",
+            "detach it first, or give this one another name",
+        )
+    })
 }

@@ -56,6 +56,8 @@ pub(super) struct Opened {
     pub(super) backend: Box<dyn Backend>,
     /// The image below it that nobody writes, if that is to be shared.
     pub(super) base: Option<Base>,
+    /// The file that it was opened from, if it is one.
+    file: Option<ImageFile>,
 }
 
 /// Opens the image of a disk; with `deduplicate`, what it stands on is looked at.
@@ -73,7 +75,8 @@ pub(super) fn open(plan: DiskPlan, deduplicate: bool) -> Result<Opened, ServiceE
     };
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
     let base = backend.take_base().filter(|_| deduplicate && plan.deduplicate_base != BaseDeduplication::Nobody);
-    Ok(Opened { plan, backend, base })
+    let file = ImageFile::at(&plan.image.location);
+    Ok(Opened { plan, backend, base, file })
 }
 
 /// How the core is to treat a disk.
@@ -95,7 +98,7 @@ impl ServedDisk {
         capacity_blocks: u32,
         group: Option<GroupId>,
     ) -> Result<Self, ServiceError> {
-        let Opened { plan, backend, base } = opened;
+        let Opened { plan, backend, base, file } = opened;
         let mut layer = base.as_ref().map(|b| b.layer);
         let geometry = backend.geometry().clone();
         let description = match &plan.vm {
@@ -135,7 +138,7 @@ impl ServedDisk {
             layer,
             vhost: Mutex::new(None),
             detaching: AtomicBool::new(false),
-            image_file: ImageFile::at(&plan.image.location),
+            image_file: file,
             last: Mutex::default(),
             ranges: Mutex::new(ranges),
         };
@@ -248,21 +251,29 @@ impl ServedDisk {
             return true;
         }
         let stopper = vhost.map(|v| std::thread::spawn(move || v.stop()));
+        // Closing an image may write its tables, and waits for it as well.
+        let (finished, is_finished) = channel();
         let finish = move |backend: Box<dyn Backend>| {
             close(backend, &name);
             tracing::info!(disk = name, "detached");
+            let _ = finished.send(());
+        };
+        let late = |what| {
+            let disk = &self.info.name;
+            tracing::warn!(disk, "{what} after {DETACH_WAIT:?}; it is detached when its image answers");
         };
         let done = match rx.recv_timeout(DETACH_WAIT) {
             Ok(backend) => {
-                finish(backend);
-                true
+                std::thread::spawn(move || finish(backend));
+                let closed = is_finished.recv_timeout(DETACH_WAIT) != Err(RecvTimeoutError::Timeout);
+                if !closed {
+                    late("its image is still being closed");
+                }
+                closed
             }
             Err(RecvTimeoutError::Disconnected) => true,
             Err(RecvTimeoutError::Timeout) => {
-                tracing::warn!(
-                    disk = self.info.name,
-                    "operations are still under way after {DETACH_WAIT:?}; it is detached when its image answers"
-                );
+                late("operations are still under way");
                 std::thread::spawn(move || rx.recv().map(finish));
                 false
             }

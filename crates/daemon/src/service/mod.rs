@@ -100,10 +100,9 @@ impl Service {
         read(&self.disks).clone()
     }
 
-    /// Attaches a disk of `plan`, which is what is served now and this disk.
-    fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
-        let opened = disk::open(disk.clone(), plan.store.deduplicate)?;
-        // It may have taken long, and a stop does not wait for it for ever.
+    /// Attaches a disk of `plan`, which is what is served now and this disk. The caller holds `change`, and has opened
+    /// the image before.
+    fn attach(&self, plan: &ServePlan, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         if self.is_stopping() {
             return Err(ServiceError::Stopping);
         }

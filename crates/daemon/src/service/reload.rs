@@ -4,20 +4,36 @@
 //! Invariant: every change is a line of the log.
 
 use super::Service;
+use super::locks::Held;
+use super::waiting::FirstTry;
 use crate::http::Caller;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use undercroft_api::ReloadReport;
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, PlanChange, ServePlan};
 
+/// How long the report waits for disks that come: a little more than connecting to an NBD server may take.
+const OPEN_WAIT: Duration = Duration::from_secs(15);
+/// How often the file is looked at anew because something else was changed meanwhile, before others have to wait.
+const PLANS_MAX: u32 = 5;
 /// Disks that an error names at most.
 const NAMED_MAX: usize = 20;
 
+/// What the file wants.
+struct Planned {
+    /// What is served now, without disks that wait.
+    now: ServePlan,
+    /// What is to be served.
+    result: ServePlan,
+    change: PlanChange,
+}
+
 impl Service {
-    /// Reads the file again, and does what can be done live; the caller holds `change`.
+    /// Reads the file again, and does what can be done live. New disks are opened at the same time, each by a thread of
+    /// its own, while other changes go on: the report tells of those that opened in time.
     pub(super) fn follow_file(&self, detach_most: bool) -> Result<ReloadReport, ControlError> {
-        // Disks that wait begin anew: their image may be another one now.
-        let mut now = ServePlan::clone(&self.plan());
-        now.disks.retain(|d| self.waiting(&d.name).is_none());
-        let (result, change) = now.reread()?;
+        let (held, planned) = self.planned_by_file()?;
+        let Planned { now, result, change } = planned;
         if !detach_most {
             check_detached(&change.removed, now.disks.len())?;
         }
@@ -28,16 +44,58 @@ impl Service {
             ..ReloadReport::default()
         };
         self.detach_removed(&change.removed, &mut report)?;
-        // Those that stay take their new shares; room for those that come is made now.
-        let stay = ServePlan {
-            disks: result.disks.iter().filter(|d| now.find(&d.name).is_some()).cloned().collect(),
-            ..result.clone()
-        };
-        self.apply(&stay);
-        self.adopt(stay);
-        self.attach_added(&change.added, &mut report);
+        // Those that stay take their new shares, so that there is room for those that come.
+        self.apply(&result);
         self.follow_sections(&change, &result, &mut report);
+        self.adopt(result);
+        let coming: Vec<_> = change.added.iter().map(|disk| self.let_come(disk)).collect();
+        drop(held);
+        let end = Instant::now() + OPEN_WAIT;
+        for disk in coming {
+            match disk.first_try(end) {
+                FirstTry::Served => report.added.push(disk.name().to_owned()),
+                FirstTry::Failed(why) => {
+                    report.failed.push(format!("{why}; the disk waits, and is tried again until it opens"));
+                }
+                FirstTry::NotYet => report.failed.push(format!(
+                    "{}: its image is not open after {OPEN_WAIT:?}; the disk waits until it is",
+                    disk.name()
+                )),
+                FirstTry::Unwanted => {
+                    report.failed.push(format!("{}: not attached: it was taken away meanwhile", disk.name()));
+                }
+            }
+        }
         Ok(report)
+    }
+
+    /// What the file changes, and the right to make changes. The file and images are looked at without that, because
+    /// they may keep us; if something else was changed meanwhile, again.
+    fn planned_by_file(&self) -> Result<(Held<'_, ()>, Planned), ControlError> {
+        for _ in 0..PLANS_MAX {
+            let (seen, planned) = (self.plan(), self.plan_of_file()?);
+            let held = self.change.lock();
+            let same =
+                self.disks_not_waiting(&self.plan()).map(|d| &d.name).eq(planned.now.disks.iter().map(|d| &d.name));
+            if same && Arc::ptr_eq(&seen, &self.plan()) {
+                return Ok((held, planned));
+            }
+        }
+        let held = self.change.lock();
+        Ok((held, self.plan_of_file()?))
+    }
+
+    fn plan_of_file(&self) -> Result<Planned, ControlError> {
+        let plan = self.plan();
+        // Disks that wait begin anew: their image may be another one now.
+        let mut now = ServePlan::clone(&plan);
+        now.disks = self.disks_not_waiting(&plan).cloned().collect();
+        let (result, change) = now.reread()?;
+        Ok(Planned { now, result, change })
+    }
+
+    fn disks_not_waiting<'a>(&self, plan: &'a ServePlan) -> impl Iterator<Item = &'a DiskPlan> {
+        plan.disks.iter().filter(|d| self.waiting(&d.name).is_none())
     }
 
     fn detach_removed(&self, removed: &[String], report: &mut ReloadReport) -> Result<(), ControlError> {
@@ -50,26 +108,6 @@ impl Service {
             report.removed.push(name.clone());
         }
         Ok(())
-    }
-
-    fn attach_added(&self, added: &[DiskPlan], report: &mut ReloadReport) {
-        for disk in added {
-            if self.is_stopping() {
-                report.failed.push(format!("{}: not attached: the daemon is stopping", disk.name));
-                continue;
-            }
-            let mut plan = ServePlan::clone(&self.plan());
-            plan.disks.push(disk.clone());
-            match self.attach(&plan, disk) {
-                Ok(_) => report.added.push(disk.name.clone()),
-                Err(e) => {
-                    self.apply(&plan);
-                    self.adopt(plan);
-                    self.let_wait(disk, &e);
-                    report.failed.push(format!("{e}; the disk waits, and is tried again until it opens"));
-                }
-            }
-        }
     }
 
     /// What is not of disks.

@@ -1,5 +1,5 @@
 //! Disks that cannot be served, because of their image, memory or socket: they wait and are tried again, while the
-//! others are served.
+//! others are served. Those that a reload brings begin here, too, so that opening them keeps nobody.
 //!
 //! Owns the list of them and the pace of trying. Never serves: a disk that opens becomes one of the service's.
 //! Invariants: a disk waits or is served, never both; its share stays its own meanwhile; it has neither a socket nor an
@@ -18,6 +18,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// What is said of a disk that could not be served the first time.
+const WAITS: &str = "the disk waits, and is tried again until it opens";
+
 /// How the trying goes.
 #[derive(Debug)]
 struct Trying {
@@ -26,6 +29,19 @@ struct Trying {
     next: Instant,
     /// Nobody wants it any more.
     over: bool,
+    served: bool,
+}
+
+/// What came of the first try.
+pub(super) enum FirstTry {
+    /// It is served.
+    Served,
+    /// Why not; it is tried again.
+    Failed(String),
+    /// It lasts longer than whoever asks would wait.
+    NotYet,
+    /// Nobody wants the disk any more.
+    Unwanted,
 }
 
 /// A disk that waits.
@@ -40,6 +56,9 @@ impl WaitingDisk {
     /// Why it waits and when it is tried again, in words.
     fn reason(&self) -> String {
         let trying = lock(&self.trying);
+        if trying.tries == 0 {
+            return "its image is being opened".to_owned();
+        }
         let seconds = trying.next.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
         let times = if trying.tries == 1 { "once".to_string() } else { format!("{} times", trying.tries) };
         format!("{} (tried {times}, again in {seconds} s)", trying.why)
@@ -52,7 +71,36 @@ impl WaitingDisk {
         trying.next = Instant::now() + pause(trying.tries);
         let news = trying.why != why;
         trying.why = why;
+        self.changed.notify_all();
         news
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What came of the first try, if that is known by `end`.
+    pub(super) fn first_try(&self, end: Instant) -> FirstTry {
+        let mut trying = lock(&self.trying);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match &*trying {
+                t if t.served => return FirstTry::Served,
+                t if t.tries > 0 => return FirstTry::Failed(t.why.clone()),
+                t if t.over => return FirstTry::Unwanted,
+                _ if left.is_zero() => return FirstTry::NotYet,
+                _ => trying = self.changed.wait_timeout(trying, left).unwrap_or_else(|p| p.into_inner()).0,
+            }
+        }
+    }
+
+    /// It waits no longer.
+    fn done(&self, served: bool) {
+        let mut trying = lock(&self.trying);
+        trying.served = served;
+        trying.over = true;
+        self.changed.notify_all();
     }
 
     /// Waits until it is to be tried again. False if it is not to be.
@@ -81,50 +129,73 @@ fn pause(tries: u32) -> Duration {
 impl Service {
     /// Lets a disk of the plan wait, because of `why`, and tries it again from time to time.
     pub(super) fn let_wait(&self, plan: &DiskPlan, why: &ServiceError) {
-        tracing::error!(disk = plan.name, "{why}; the disk waits, and is tried again until it opens");
-        let trying = Trying { why: why.to_string(), tries: 1, next: Instant::now() + FIRST_PAUSE, over: false };
+        tracing::error!(disk = plan.name, "{why}; {WAITS}");
+        let next = Instant::now() + FIRST_PAUSE;
+        self.begin_trying(plan, Trying { why: why.to_string(), tries: 1, next, over: false, served: false });
+    }
+
+    /// Opens and serves a disk of the plan, without keeping anybody; if that fails, it waits.
+    pub(super) fn let_come(&self, plan: &DiskPlan) -> Arc<WaitingDisk> {
+        let trying = Trying { why: String::new(), tries: 0, next: Instant::now(), over: false, served: false };
+        self.begin_trying(plan, trying)
+    }
+
+    fn begin_trying(&self, plan: &DiskPlan, trying: Trying) -> Arc<WaitingDisk> {
         let waiting =
             Arc::new(WaitingDisk { name: plan.name.clone(), trying: Mutex::new(trying), changed: Condvar::new() });
         self.waiting.lock().push(waiting.clone());
-        let service = self.me.clone();
+        let (service, its) = (self.me.clone(), waiting.clone());
         let thread = std::thread::Builder::new().name("undercroft-open".into()).spawn(move || {
-            while waiting.is_due() {
+            while its.is_due() {
                 let Some(service) = service.upgrade() else { return };
-                match service.try_again(&waiting) {
-                    Ok(()) => return,
-                    Err(e) if waiting.failed(e.to_string()) => tracing::error!(disk = waiting.name, "{e}; it waits"),
-                    Err(e) => tracing::debug!(disk = waiting.name, "{e}; it waits still"),
+                let first = lock(&its.trying).tries == 0;
+                match service.try_again(&its) {
+                    Ok(served) => return its.done(served),
+                    Err(e) if its.failed(e.to_string()) => {
+                        let waits = if first { WAITS } else { "it waits" };
+                        tracing::error!(disk = its.name, "{e}; {waits}");
+                    }
+                    Err(e) => tracing::debug!(disk = its.name, "{e}; it waits still"),
                 }
             }
         });
         if let Err(e) = thread {
+            waiting.failed(format!("there can be no thread to open it: {e}"));
             tracing::error!(
                 disk = plan.name,
                 "it is not tried again: there can be no thread for it: {e}; reload to try"
             );
         }
+        waiting
     }
 
-    /// Opens and serves a disk that waits.
-    fn try_again(&self, waiting: &Arc<WaitingDisk>) -> Result<(), ServiceError> {
+    /// Opens and serves a disk that waits. False if nobody wants it any more.
+    fn try_again(&self, waiting: &Arc<WaitingDisk>) -> Result<bool, ServiceError> {
         let deduplicate = self.plan().store.deduplicate;
-        let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(()) };
+        let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(false) };
         // This may take long, and others may want to change disks meanwhile.
         let mut opened = disk::open(plan, deduplicate)?;
         let _change = self.change.lock();
         let now = self.plan();
-        let Some(plan) = now.find(&waiting.name).filter(|_| !lock(&waiting.trying).over) else { return Ok(()) };
+        let Some(plan) = now.find(&waiting.name).filter(|_| !lock(&waiting.trying).over) else { return Ok(false) };
         if self.is_stopping() {
-            return Ok(());
+            return Ok(false);
         }
         opened.plan = plan.clone();
         let served = self.serve_opened(opened, &now)?;
         self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
-        write(&self.disks).push(served);
+        // In the order of the plan, whichever opens first.
+        let place = now.disks.iter().position(|d| d.name == waiting.name);
+        let mut disks = write(&self.disks);
+        let at = disks.partition_point(|d| now.disks.iter().position(|p| p.name == d.info().name) < place);
+        disks.insert(at, served);
+        drop(disks);
         self.join_pools(&now);
         self.adopt(now);
-        tracing::info!(disk = waiting.name, "it waits no longer");
-        Ok(())
+        if lock(&waiting.trying).tries > 0 {
+            tracing::info!(disk = waiting.name, "it waits no longer");
+        }
+        Ok(true)
     }
 
     /// Puts an opened disk on a worker, with its part of `plan`, and lets guests reach it.
