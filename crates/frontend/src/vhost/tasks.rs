@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use undercroft_host::{Closing, EventFd, Work};
+use undercroft_host::{Closing, EventFd, Work, release};
 use vhost::vhost_user::Error;
 
 /// What is said of a descriptor that cannot tell of a queue.
@@ -129,10 +129,13 @@ impl Work for Handlers {
     }
 }
 
-/// Closes what came with `message`: elsewhere, if that may wait for somebody else than the kernel.
+/// Closes what came with `message`, elsewhere: that may wait for somebody else than the kernel, or free the memory of a
+/// guest that has gone.
 fn close(closing: &Closing, message: Message) {
     if message.brought().any(|fd| foreign(fd).is_some()) {
         closing.close(message);
+    } else if message.brought().next().is_some() {
+        release(message);
     }
 }
 
