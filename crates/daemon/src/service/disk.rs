@@ -253,31 +253,21 @@ impl ServedDisk {
         let stopper = vhost.map(|v| std::thread::spawn(move || v.stop()));
         // Closing an image may write its tables, and waits for it as well.
         let (finished, is_finished) = channel();
-        let finish = move |backend: Box<dyn Backend>| {
-            close(backend, &name);
-            tracing::info!(disk = name, "detached");
-            let _ = finished.send(());
-        };
-        let late = |what| {
-            let disk = &self.info.name;
-            tracing::warn!(disk, "{what} after {DETACH_WAIT:?}; it is detached when its image answers");
-        };
-        let done = match rx.recv_timeout(DETACH_WAIT) {
-            Ok(backend) => {
-                std::thread::spawn(move || finish(backend));
-                let closed = is_finished.recv_timeout(DETACH_WAIT) != Err(RecvTimeoutError::Timeout);
-                if !closed {
-                    late("its image is still being closed");
-                }
-                closed
+        std::thread::spawn(move || {
+            if let Ok(backend) = rx.recv() {
+                close(backend, &name);
+                tracing::info!(disk = name, "detached");
+                let _ = finished.send(());
             }
-            Err(RecvTimeoutError::Disconnected) => true,
-            Err(RecvTimeoutError::Timeout) => {
-                late("operations are still under way");
-                std::thread::spawn(move || rx.recv().map(finish));
-                false
-            }
-        };
+        });
+        let done = is_finished.recv_timeout(DETACH_WAIT) != Err(RecvTimeoutError::Timeout);
+        if !done {
+            tracing::warn!(
+                disk = self.info.name,
+                "requests are still under way, or the image is still being closed, after {DETACH_WAIT:?}; it is \
+                 detached when its image answers"
+            );
+        }
         if let (true, Some(t)) = (done, stopper) {
             let _ = t.join();
         }
