@@ -3,14 +3,13 @@
 Owns the process. Never judges.
 """
 
-import os
-import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from .pausing import go_on, pause
 from .programs import need
 
 
@@ -43,11 +42,11 @@ class Nbdkit:
 
     def pause(self) -> None:
         """It answers nothing from now on."""
-        os.kill(self.process.pid, signal.SIGSTOP)
+        pause(self.process.pid)
 
     def go_on(self) -> None:
         """It answers again."""
-        os.kill(self.process.pid, signal.SIGCONT)
+        go_on(self.process.pid)
 
     def stop(self) -> None:
         """Ends it, paused or not."""
