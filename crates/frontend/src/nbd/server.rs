@@ -251,3 +251,99 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::ExportInfo;
+    use crate::{DiskInfo, MakePort, OnPort};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+    use undercroft_cache::{DiskId, Geometry};
+    use undercroft_host::Closing;
+
+    /// Has ports and does nothing with them.
+    #[derive(Default)]
+    struct Ports(AtomicU32);
+
+    thread_local! {
+        static KEPT: std::cell::RefCell<Vec<AnyPort>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    impl PortHost for Ports {
+        fn attach(&self, make: MakePort) -> u32 {
+            let port = self.0.fetch_add(1, Ordering::Relaxed);
+            KEPT.with(|kept| kept.borrow_mut().push(make(port)));
+            port
+        }
+
+        fn with(&self, _: u32, _: OnPort) -> bool {
+            false
+        }
+
+        fn detach(&self, _: u32) {}
+    }
+
+    struct NoExports;
+
+    impl Exports for NoExports {
+        fn list(&self) -> Vec<ExportInfo> {
+            Vec::new()
+        }
+
+        fn find(&self, _: &str) -> Option<ServedExport> {
+            None
+        }
+    }
+
+    /// Whether there is room is found out before a client is promised its export; it may leave the answer unread while
+    /// others are promised the same, and all are served at the end.
+    #[test]
+    fn clients_that_were_all_promised_the_last_place_do_not_all_get_it() {
+        let (all, one) = (3, 2);
+        let options =
+            NbdServerOptions { connections_max: all, connections_per_export_max: one, ..NbdServerOptions::default() };
+        let shared = Arc::new(Shared {
+            exports: Arc::new(NoExports),
+            keys: Mutex::default(),
+            options,
+            stopping: AtomicBool::new(false),
+            wake_fd: EventFd::new().unwrap(),
+            connections: Mutex::default(),
+            leavers: Mutex::default(),
+        });
+        let host: Arc<dyn PortHost> = Arc::new(Ports::default());
+        let agreed = |name: &str| {
+            let geometry = Geometry::new(1 << 20);
+            let info = DiskInfo { name: name.into(), disk: DiskId(0), geometry, serial: String::new() };
+            let export = ServedExport { info, description: String::new(), host: host.clone() };
+            Agreed { export, structured: false, block_status: false, rest: Vec::new() }
+        };
+        let promised: Vec<Agreed> = ["a", "a", "a", "b", "b"].map(agreed).into();
+        assert!(promised.iter().all(|a| shared.has_room(&a.export.info.name)), "all of them were promised");
+        let mut clients = Vec::new();
+        for agreed in promised {
+            let (client, socket) = UnixStream::pair().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let line = Line::Plain(ClientSocket::new(socket.into(), &Closing::default()));
+            shared.serve(line, agreed, "a client".into()).unwrap();
+            clients.push(client);
+        }
+        let mut served: Vec<String> =
+            lock(&shared.connections).1.values().map(|e| e.connection.export.clone()).collect();
+        served.sort();
+        assert_eq!(served, ["a", "a", "b"]);
+        for (n, mut client) in clients.into_iter().enumerate() {
+            if matches!(n, 2 | 4) {
+                client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                assert_eq!(client.read(&mut [0]).unwrap(), 0, "client {n} is turned away");
+            } else {
+                client.set_nonblocking(true).unwrap();
+                assert!(client.read(&mut [0]).is_err(), "client {n} stays");
+            }
+        }
+        KEPT.with(|kept| kept.borrow_mut().clear());
+    }
+}
