@@ -152,6 +152,9 @@ pub enum Bug {
     PoolKeepsInvalid,
     /// A pool keeps the capacity that a disk which leaves takes with it.
     LeaverKeepsShare,
+    /// A discard that goes through slots in steps does not look through all of them again when blocks have come into
+    /// others: tables of another size, or of a pool.
+    DropsPassSlotsOver,
     /// What a page held before is taken for a block of the disk whose request reuses it.
     PageOfWrongDisk,
     /// What is known of a guest's pages outlives that one of its disks has other memory.
@@ -170,7 +173,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 66] = [
+    pub const ALL: [Bug; 67] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -230,6 +233,7 @@ impl Bug {
         Bug::PoolNotTold,
         Bug::PoolKeepsInvalid,
         Bug::LeaverKeepsShare,
+        Bug::DropsPassSlotsOver,
         Bug::PageOfWrongDisk,
         Bug::TableOutlivesMap,
         Bug::TableOutlivesDisk,

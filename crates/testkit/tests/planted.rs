@@ -19,6 +19,8 @@ fn assert_found(bug: Bug) {
         | Bug::AbandonedCounts
         | Bug::RestOfWriteForgotten
         | Bug::CrowdForgotten => 8 * n - 7,
+        // Steps, and pools that change: one in three of these.
+        Bug::DropsPassSlotsOver => 24 * n - 23,
         // Guests whose disks are told of changes one by one.
         Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
         // Guests whose pages lie across blocks.
@@ -128,6 +130,7 @@ planted! {
     a_neighbours_block_that_is_served_is_found: PoolNotTold,
     blocks_of_a_pool_that_outlive_an_exchange_are_found: PoolKeepsInvalid,
     a_pool_that_keeps_what_a_disk_takes_with_it_is_found: LeaverKeepsShare,
+    a_discard_that_passes_slots_over_is_found: DropsPassSlotsOver,
     a_page_credited_to_the_wrong_disk_is_found: PageOfWrongDisk,
     a_table_of_pages_that_survives_a_map_is_found: TableOutlivesMap,
     a_table_of_pages_that_survives_a_disk_is_found: TableOutlivesDisk,

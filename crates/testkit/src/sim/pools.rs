@@ -6,11 +6,13 @@
 
 use super::Sim;
 use undercroft_cache::fault_injection::FaultInjection;
-use undercroft_cache::{AddDiskError, DiskId};
+use undercroft_cache::{AddDiskError, DiskId, Event, Op, ReqId, Request};
 use undercroft_engine::shares::Hint;
 
 /// One event in so many is one of these.
 const RATE: u64 = 30;
+/// Where requests are done in steps: some are to be under way when a pool changes.
+const RATE_WITH_STEPS: u64 = 10;
 
 impl<P: FaultInjection> Sim<P> {
     /// The disks whose blocks are kept together with those of disk `d`, it among them.
@@ -37,11 +39,18 @@ impl<P: FaultInjection> Sim<P> {
     pub(super) fn change_pools(&mut self) {
         let disks = self.world.sides.len() as u64;
         let Some(rng) = &mut self.extras.pools else { return };
-        if disks < 2 || !rng.one_in(RATE) {
+        let steps = self.core_options.step_bytes != u64::MAX;
+        if disks < 2 || !rng.one_in(if steps { RATE_WITH_STEPS } else { RATE }) {
             return;
         }
         let (d, with) = (rng.below(disks) as usize, rng.below(disks) as usize);
+        let all = if steps { rng.below(16) } else { u64::MAX };
         let goes = rng.one_in(3);
+        match all {
+            0 => return self.whole(d, Op::Discard),
+            1..8 => return self.whole(d, Op::Read),
+            _ => {}
+        }
         if goes {
             return self.go_apart(d);
         }
@@ -64,6 +73,23 @@ impl<P: FaultInjection> Sim<P> {
             Err(e) => self.world.violate(format!("disk {d} may not join disk {with}: {e}")),
         }
         self.core().check();
+    }
+
+    /// A client discards or reads all of a disk: a pool may change while what is cached of it is dropped in steps. What
+    /// is left by mistake is seen when it is read, and again after it was evicted, since a discard may leave what was
+    /// there.
+    fn whole(&mut self, d: usize, op: Op) {
+        let (id, geometry) = (DiskId(d as u32), &self.world.sides[d].disk.geometry);
+        let discards = geometry.can_discard && !self.disk_options[d].read_only;
+        let (len, may) = (geometry.size, discards || op == Op::Read);
+        let is_dense = self.world.sides[d].disk.space().is_dense();
+        if !may || !is_dense || self.leaving[d] || self.world.requests.len() >= self.busy || self.core().room(id) == 0 {
+            return;
+        }
+        let req = Request { id: ReqId { port: 0, tag: 0 }, disk: id, op, offset: 0, len };
+        if let Some(req) = self.world.start(req, None) {
+            self.apply(Event::Request(req));
+        }
     }
 
     /// A disk keeps its blocks apart from now on.

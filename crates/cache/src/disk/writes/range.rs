@@ -91,10 +91,13 @@ impl<P: FaultInjection> Disk<P> {
         let from = r.req.offset.next_multiple_of(self.settings.align());
         let to = r.end() / self.settings.align() * self.settings.align();
         let (first, end) = (from / B, to.div_ceil(B));
+        let lost = self.faults.has(Bug::DropsPassSlotsOver);
         let drops = match r.drops {
             Drops::Nothing => return,
             Drops::Blocks(next) => self.drop_by_number(next, end, cx),
-            Drops::Slots { moves, .. } if moves != self.residents.moves() => self.drop_by_slot(0, first, end, cx),
+            Drops::Slots { moves, .. } if moves != self.residents.moves() && !lost => {
+                self.drop_by_slot(0, first, end, cx)
+            }
             Drops::Slots { next, .. } => self.drop_by_slot(next, first, end, cx),
         };
         self.requests[rec].drops = drops;
