@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from harness import images, nodes
 from harness.daemon import Daemon
+from harness.stalling import StallingFile
 from harness.upstream import Nbdkit
 
 FAILED = pytest.StashKey[bool]()
@@ -99,3 +100,11 @@ def nbdkit(scratch):
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def stalling(scratch):
+    """A file on a file system that stops answering when it is told to."""
+    file = StallingFile(scratch)
+    yield file
+    file.close()

@@ -18,7 +18,7 @@ from harness.daemon import Disk, until
 from harness.front import IN, OUT, OWN, Front, Gone, memfd, punch
 from harness.fuse import FuseFile
 from harness.nbdwire import Wire
-from harness.pausing import pause, paused
+from harness.pausing import paused
 from harness.programs import built, driver, need, need_root
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
@@ -227,36 +227,11 @@ def test_a_notification_that_is_made_to_block_holds_nobody_up(serve, scratch, fr
     assert daemon.log().count("a front end was disconnected") == 1, "it harms nobody but itself"
 
 
-@pytest.fixture
-def stalling(scratch):
-    """A file on FUSE, and the process behind it, which answers nothing once it is stopped."""
-    need_root()
-    need("nbdfuse", "nbdkit")
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("no /dev/fuse")
-    where, sock = scratch / "fuse", scratch / "fuse.sock"
-    where.mkdir()
-    server = subprocess.Popen(["nbdkit", "-f", "-U", sock, "memory", "4M"])
-    until(sock.exists, "the server of the file listens")
-    fuse = subprocess.Popen(["nbdfuse", where, f"nbd+unix:///?socket={sock}"])
-    until(lambda: (where / "nbd").exists() or fuse.poll() is not None, "the file is there")
-    if fuse.poll() is not None:
-        server.kill()
-        pytest.skip("nbdfuse cannot mount here")
-    yield where / "nbd", server
-    server.send_signal(signal.SIGCONT)
-    subprocess.run(["umount", "-l", where], check=False)
-    for process in (fuse, server):
-        process.kill()
-        process.wait()
-
-
 def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, stalling):
     """Memory that makes the worker wait is refused, unless trusted. Trusted and stalled: disks of the other worker,
     status, attaching and the end of the daemon do not wait for it."""
-    path, server = stalling
     daemon = two(serve, scratch, workers=2)
-    ram = os.open(path, os.O_RDWR)
+    ram = os.open(stalling.path, os.O_RDWR)
     refused = fronts(daemon.vhost("a"), (ram, MIB))
     with contextlib.suppress(Gone, OSError):
         refused.set_up()
@@ -273,7 +248,7 @@ def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, sta
     assert daemon.disk("a")["worker"] != daemon.disk("b")["worker"]
     front = fronts(daemon.vhost("a"), (ram, MIB)).set_up()
     assert front.request(IN, 0, 4096) == 0
-    pause(server.pid)
+    stalling.stall_contents()
     front.post(IN, 0, 4096, OWN + 512 * 1024)
     assert front.answer(patience=1) is None
     # The other disk is served, to new front ends and clients as well.

@@ -1,6 +1,5 @@
 """Recordings of a live daemon: what clients asked for is in the file, in order, with how it was served."""
 
-import http.client
 import json
 import os
 import random
@@ -59,16 +58,9 @@ class Recorder:
 
 
 def api(daemon, method, path="", body=None):
-    """A request to the API: status and answer."""
-    connection = http.client.HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.sock.connect(str(daemon.control))
-    try:
-        connection.request(method, f"/v1/recordings{path}", json.dumps(body) if body is not None else None)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
+    """A request about recordings: status and answer."""
+    status, text = daemon.api(method, f"/v1/recordings{path}", body)
+    return status, json.loads(text)
 
 
 def ask(wire, command, offset, length, data=b""):

@@ -1,6 +1,5 @@
 """Disks that cannot be served: they wait and are tried again, and the others are served all the time."""
 
-import http.client
 import json
 import os
 import socket
@@ -10,19 +9,6 @@ from harness.daemon import Disk, until
 from harness.programs import driver, need, run
 
 SIZE = 16 * images.MIB
-
-
-def api(daemon, method: str, path: str, body: dict | None = None) -> tuple[int, str]:
-    """A request to the control socket: status and text of the answer."""
-    connection = http.client.HTTPConnection("localhost", timeout=60)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.connect(str(daemon.control))
-    try:
-        connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
 
 
 def others_go_on(daemon, image) -> None:
@@ -85,7 +71,7 @@ def test_reload_with_a_missing_image(serve, scratch):
     daemon.write_config([Disk("good", good, "raw"), Disk("third", scratch / "typo.raw", "raw")])
     daemon.call("reload", check=False)
     assert daemon.disk("third")["state"] == "waiting"
-    assert api(daemon, "DELETE", "/v1/disks/third")[0] == 204
+    assert daemon.api("DELETE", "/v1/disks/third")[0] == 204
     assert [d["name"] for d in daemon.status()["disks"]] == ["good"]
     others_go_on(daemon, good)
 
@@ -126,11 +112,11 @@ def test_attach_when_the_store_is_full(serve, scratch):
     full = sum(d["cache"]["cached_bytes"] for d in daemon.status()["disks"])
     assert full > 45 * images.MIB, f"the store is not full: {full}"
     for _ in range(8):
-        code, text = api(daemon, "POST", "/v1/disks", {"name": "new", "image": str(paths[3]), "format": "raw"})
+        code, text = daemon.api("POST", "/v1/disks", {"name": "new", "image": str(paths[3]), "format": "raw"})
         assert code == 201, text
         driver("run", json.loads(text)["socket"], "--ops", "200", "--depth", "4", "--verify", paths[3])
         others_go_on(daemon, paths[0])
-        assert api(daemon, "DELETE", "/v1/disks/new")[0] == 204
+        assert daemon.api("DELETE", "/v1/disks/new")[0] == 204
         for n in ("good", "b", "c"):
             run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
 

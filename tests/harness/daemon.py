@@ -4,9 +4,11 @@ Owns the process and its directory of sockets. Invariant: `stop` holds the daemo
 socket left behind, whichever test uses it.
 """
 
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -130,6 +132,18 @@ tcp = "127.0.0.1:0"
     def call(self, command: str, *arguments: object, check: bool = True, stdin: str | None = None):
         """Runs a command of `undercroft` against this daemon."""
         return run(built("undercroft"), command, *arguments, "--control", self.control, check=check, stdin=stdin)
+
+    def api(self, method: str, path: str, body: dict | None = None) -> tuple[int, str]:
+        """A request to the control socket: status and text of the answer."""
+        connection = http.client.HTTPConnection("localhost", timeout=60 * PATIENCE)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(self.control))
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
 
     def status(self) -> dict:
         """What `undercroft status --json` says."""

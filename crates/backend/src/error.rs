@@ -197,3 +197,11 @@ impl OpenError {
         }
     }
 }
+
+/// A file that is somebody's already.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("in use by {by}")]
+pub struct UsedBy {
+    /// The location of the disk whose image it is, or behind whose image it is; or whose else it is, in words.
+    pub by: String,
+}

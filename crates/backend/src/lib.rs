@@ -14,7 +14,7 @@ pub mod qcow2;
 mod raw;
 mod registry;
 
-pub use error::OpenError;
+pub use error::{OpenError, UsedBy};
 pub use undercroft_host::EngineChoice;
 
 use detect::Magic;
@@ -139,9 +139,19 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
     }
 }
 
-/// The disk of this process that has a regular file open, as its image or as one behind that: by its location.
-pub fn user_of(device: u64, inode: u64) -> Option<String> {
-    registry::user_of(FileId::File { device, inode })
+/// The right to write into a file that belongs to no disk; while there is one, no disk of this process opens that file.
+#[derive(Debug)]
+pub struct NoDisks {
+    _claim: registry::InUse,
+}
+
+/// Keeps a regular file from disks of this process. `by` is whose file it is, in words, for who wants to open it.
+///
+/// # Errors
+/// Who has it.
+pub fn keep_from_disks(device: u64, inode: u64, by: &str) -> Result<NoDisks, UsedBy> {
+    let id = FileId::File { device, inode };
+    registry::InUse::take(id, by).map(|claim| NoDisks { _claim: claim })
 }
 
 /// Whether a location names an NBD server.

@@ -3,7 +3,7 @@
 //! Owns a table of claims for the whole process. Never opens anything. Invariant: an image in the table has either one
 //! writer or any number of readers.
 
-use super::OpenError;
+use super::{OpenError, UsedBy};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use undercroft_host::FileId;
@@ -36,11 +36,6 @@ fn table() -> MutexGuard<'static, BTreeMap<Image, Entry>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The disk that has a file open as its image or as one behind it, by its location.
-pub(super) fn user_of(id: FileId) -> Option<String> {
-    table().get(&Image::File(id)).map(|e| e.by.clone())
-}
-
 /// The right to use one image in one way; ends when dropped.
 #[derive(Debug)]
 pub(super) struct InUse(Image);
@@ -69,6 +64,16 @@ impl InUse {
         }
         Ok(Self(id))
     }
+
+    /// Claims a file that is not to be an image, as its only user; or says whose it is.
+    pub(super) fn take(id: FileId, by: &str) -> Result<Self, UsedBy> {
+        let (mut table, id) = (table(), Image::File(id));
+        if let Some(e) = table.get(&id) {
+            return Err(UsedBy { by: e.by.clone() });
+        }
+        table.insert(id.clone(), Entry { by: by.to_owned(), writer: true, claims: 1 });
+        Ok(Self(id))
+    }
 }
 
 impl Drop for InUse {
@@ -88,12 +93,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_writer_or_many_readers() {
+    fn one_writer_or_many_readers_or_no_disk() {
         let id = FileId::File { device: u64::MAX, inode: 1 };
         let claim = |writer| InUse::claim(id, "a.img", "disk one", writer);
-        assert_eq!(user_of(id), None);
+        drop(InUse::take(id, "a recording").unwrap());
         let readers = (claim(false).unwrap(), claim(false).unwrap());
-        assert_eq!(user_of(id).as_deref(), Some("disk one"));
+        assert_eq!(InUse::take(id, "a recording").unwrap_err().by, "disk one");
         let e = claim(true).unwrap_err().to_string();
         assert!(e.contains("a.img") && e.contains("disk one"), "{e}");
         drop(readers.0);
@@ -103,6 +108,11 @@ mod tests {
         assert!(claim(true).is_err());
         assert!(claim(false).is_err());
         drop(writer);
+        let taken = InUse::take(id, "a recording").unwrap();
+        assert_eq!(InUse::take(id, "another").unwrap_err().by, "a recording");
+        let e = claim(false).unwrap_err().to_string();
+        assert!(e.contains("a.img") && e.contains("a recording"), "{e}");
+        drop(taken);
         claim(false).unwrap();
     }
 }

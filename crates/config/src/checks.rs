@@ -28,6 +28,8 @@ pub(crate) struct Checker<'m> {
     pub(crate) names: HashMap<String, Option<usize>>,
     /// Lines of images, by position of the disk; a disk that is there cannot be missing any more.
     pub(crate) taken: BTreeMap<usize, Option<usize>>,
+    /// Which of these are new, and what their problems are said to be about: whether they can be opened is said, too.
+    pub(crate) new_images: BTreeMap<usize, String>,
     /// Paths of sockets: whose, and on which line.
     pub(crate) sockets: HashMap<PathBuf, (String, Option<usize>)>,
 }
@@ -40,6 +42,7 @@ impl<'m> Checker<'m> {
             problems: Vec::new(),
             names: HashMap::new(),
             taken: BTreeMap::new(),
+            new_images: BTreeMap::new(),
             sockets: HashMap::new(),
         }
     }

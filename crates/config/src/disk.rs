@@ -5,7 +5,7 @@
 
 use super::checks::{Checker, clip};
 use super::daemon::DaemonPlan;
-use super::images;
+use super::images::{self, Fault, LOOK_WAIT};
 use super::keys::{self, nearest};
 use super::spec::DiskSpec;
 use crate::image::{ImageFormat, ImageSpec};
@@ -46,7 +46,8 @@ impl Checker<'_> {
 
     pub(crate) fn image(&mut self, spec: &DiskSpec, place: &str, read_only: bool) -> ImageSpec {
         let line = spec.lines.get("image").copied();
-        self.taken.insert(self.taken.len(), line);
+        let number = self.taken.len();
+        self.taken.insert(number, line);
         let format = spec.format.as_deref().and_then(|text| {
             let known = [("raw", ImageFormat::Raw), ("qcow2", ImageFormat::Qcow2), ("nbd", ImageFormat::Nbd)];
             let found = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, f)| *f);
@@ -71,7 +72,7 @@ impl Checker<'_> {
             self.error(line, place, error, "write it like image = \"nbd+unix:///?socket=PATH\"");
         }
         let path = self.path(line, place, "image", Path::new(&spec.image));
-        self.image_file(line, place, &path, read_only);
+        self.new_images.insert(number, place.to_string());
         let location = path.to_str().map_or_else(|| spec.image.clone(), str::to_string);
         ImageSpec { location, format, read_only }
     }
@@ -97,39 +98,36 @@ impl Checker<'_> {
         }
     }
 
-    pub(crate) fn image_file(&mut self, line: Option<usize>, place: &str, path: &Path, read_only: bool) {
-        let shown = path.display();
-        match images::identity(path) {
-            Ok(_) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let remedy = format!("correct the path, or make one: `qemu-img create -f qcow2 {shown} 20G`");
-                self.disk_fault(line, place, format!("the image {shown} does not exist"), remedy);
-                return;
+    /// What keeps an image from being opened, as a problem.
+    pub(crate) fn image_fault(&mut self, line: Option<usize>, place: &str, image: &ImageSpec, fault: Fault) {
+        let shown = &image.location;
+        let (error, remedy) = match fault {
+            Fault::Missing => (
+                format!("the image {shown} does not exist"),
+                format!("correct the path, or make one: `qemu-img create -f qcow2 {shown} 20G`"),
+            ),
+            Fault::NoImage => (
+                format!("the image {shown} is neither a file nor a block device"),
+                "give a file, a block device, or an NBD URI".to_string(),
+            ),
+            Fault::Unreachable(e) => (
+                format!("the image {shown} cannot be reached: {e}"),
+                "check the path, and that this user may search its directories".to_string(),
+            ),
+            Fault::Forbidden { readable } => {
+                let word = if image.read_only { "read" } else { "read and written" };
+                let or = if readable { "; or set read_only = true" } else { "" };
+                (
+                    format!("the image {shown} cannot be {word} by this user"),
+                    format!("change its owner or mode, or run as a user who may{or}"),
+                )
             }
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
-                let remedy = "give a file, a block device, or an NBD URI";
-                self.disk_fault(line, place, format!("the image {shown} is neither a file nor a block device"), remedy);
-                return;
-            }
-            Err(e) => {
-                let remedy = "check the path, and that this user may search its directories";
-                self.disk_fault(line, place, format!("the image {shown} cannot be reached: {e}"), remedy);
-                return;
-            }
-        }
-        use rustix::fs::{Access, AtFlags, CWD, accessat};
-        let (need, word) = if read_only {
-            (Access::READ_OK, "read")
-        } else {
-            (Access::READ_OK | Access::WRITE_OK, "read and written")
+            Fault::Silent => (
+                format!("the image {shown} does not answer: nothing came back within {LOOK_WAIT:?}"),
+                "look at the storage below it".to_string(),
+            ),
         };
-        if accessat(CWD, path, need, AtFlags::EACCESS).is_err() {
-            let mut remedy = "change its owner or mode, or run as a user who may".to_string();
-            if !read_only && accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS).is_ok() {
-                remedy += "; or set read_only = true";
-            }
-            self.disk_fault(line, place, format!("the image {shown} cannot be {word} by this user"), remedy);
-        }
+        self.disk_fault(line, place, error, remedy);
     }
 
     pub(crate) fn disk_socket(

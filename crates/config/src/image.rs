@@ -3,7 +3,7 @@
 //! Owns the notation. Never opens an image. Invariant: a format that is not given stays open until the image is.
 
 /// Which image to open, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageSpec {
     /// A path, or the URI of an NBD server: `nbd://host[:port]/export`, `nbd+unix:///export?socket=path`.
     pub location: String,
@@ -15,7 +15,7 @@ pub struct ImageSpec {
 }
 
 /// Formats of images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ImageFormat {
     /// Bytes as they are: a file or a block device.
     Raw,

@@ -4,7 +4,7 @@
 //! changes nothing. Invariant: a plan that comes with no error keeps the invariants of `plan`.
 
 use super::checks::{Checker, clip};
-use super::image::ImageFormat;
+use super::image::ImageSpec;
 use super::images::{self, Identity};
 use super::keys;
 use super::machine::Machine;
@@ -179,11 +179,22 @@ impl Checker<'_> {
         }
     }
 
-    /// No image that is written may be used by any other disk, as its image or below it: that disk would go on serving
-    /// what it had cached before.
+    /// New images can be opened. No image that is written may be used by any other disk, as its image or below it: that
+    /// disk would go on serving what it had cached before. What is found here is what can be said early; who opens an
+    /// image makes sure of it.
     fn images(&mut self, disks: &[DiskPlan]) {
-        let chains: Vec<Vec<Identity>> =
-            disks.iter().map(|d| images::chain(&d.image.location, d.image.format == Some(ImageFormat::Raw))).collect();
+        let images: Vec<ImageSpec> = disks.iter().map(|d| d.image.clone()).collect();
+        let (chains, faults): (Vec<_>, Vec<_>) = images::look(&images).into_iter().map(|l| (l.chain, l.fault)).unzip();
+        for (number, place) in std::mem::take(&mut self.new_images) {
+            let line = self.taken.get(&number).copied().flatten();
+            if let Some((image, Some(fault))) = images.get(number).zip(faults.get(number).cloned()) {
+                self.image_fault(line, &place, image, fault);
+            }
+        }
+        self.conflicts(disks, &chains);
+    }
+
+    fn conflicts(&mut self, disks: &[DiskPlan], chains: &[Vec<Identity>]) {
         let mut users: HashMap<&Identity, Vec<usize>> = HashMap::new();
         for (i, chain) in chains.iter().enumerate() {
             for id in chain {

@@ -18,7 +18,7 @@ use undercroft_api::record::Order;
 use undercroft_backend::Backend;
 use undercroft_cache::Geometry;
 use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Io, IoDone, IoError, IoKind, Op};
-use undercroft_daemon::record::{self, Reason, Recorder, Watched};
+use undercroft_daemon::record::{self, Ready, Reason, Recorder, Watched};
 use undercroft_daemon::worker::{WorkerHandle, WorkerOptions};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_frontend::AnyPort;
@@ -185,7 +185,8 @@ impl Figures {
                 let file = record::create(path, true, |_, _| None)?;
                 let about = RecordedDisk { name: "vm:disk".into(), vm: Some("vm".into()), ..RecordedDisk::default() };
                 let watched = vec![Watched { worker: 0, id: disk, about }];
-                recorder = Some(Recorder::start(1, order, file, 512 << 20, std::slice::from_ref(worker), watched)?);
+                let ready = Ready::new(order, file, 512 << 20)?;
+                recorder = Some(Recorder::start(1, ready, std::slice::from_ref(worker), watched)?);
                 std::thread::sleep(ROUND / 8);
             }
             pair[usize::from(with)] = Some(round(worker, served)?);

@@ -421,7 +421,7 @@ fn a_clone_knows_its_own_clusters_and_what_it_stands_on() {
 }
 
 #[test]
-fn the_disk_that_has_a_file_behind_its_image_open_is_known() {
+fn files_behind_an_image_are_kept_by_its_disk_or_from_it() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
     let [base, middle, top, other] = ["base.img", "middle.qcow2", "top.qcow2", "other.img"].map(|n| dir.path().join(n));
@@ -429,12 +429,18 @@ fn the_disk_that_has_a_file_behind_its_image_open_is_known() {
     std::fs::write(&other, vec![1; 1 << 20]).unwrap();
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "raw", s(&middle)]);
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "middle.qcow2", "-F", "qcow2", s(&top)]);
-    let user = |path: &Path| std::fs::metadata(path).map(|m| backend::user_of(m.dev(), m.ino())).unwrap();
+    let keep =
+        |path: &Path| std::fs::metadata(path).map(|m| backend::keep_from_disks(m.dev(), m.ino(), "a file")).unwrap();
     let h = open(&top, ImageFormat::Qcow2);
     for file in [&base, &middle, &top] {
-        assert_eq!(user(file).as_deref(), Some(s(&top)), "{file:?}");
+        assert_eq!(keep(file).unwrap_err().by, s(&top), "{file:?}");
     }
-    assert_eq!(user(&other), None);
+    assert!(keep(&other).is_ok());
     drop(h);
-    assert_eq!(user(&base), None);
+    let kept = keep(&base).unwrap();
+    let refused =
+        backend::open(&spec(&top, ImageFormat::Qcow2, false), &OpenOptions::default()).err().unwrap().to_string();
+    assert!(refused.contains("base.img") && refused.contains("a file"), "{refused}");
+    drop(kept);
+    drop(open(&top, ImageFormat::Qcow2));
 }

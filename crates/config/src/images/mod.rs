@@ -3,6 +3,10 @@
 //! Owns the answer to "would two disks disturb each other?". Reads at most a qcow2 header, never guest data, and writes
 //! nothing. Invariant: a header, however damaged, gives an answer after a bounded number of small reads.
 
+mod looks;
+
+pub use looks::{Fault, LOOK_WAIT, Look, look};
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -23,6 +27,8 @@ pub enum Identity {
     Device(u64),
     /// An NBD server: its URI, as written but for the default port.
     Uri(String),
+    /// A file that does not answer: its path.
+    Silent(String),
 }
 
 /// Whether a location names an NBD server rather than a file: `SCHEME://`.
@@ -47,8 +53,9 @@ pub fn identity(path: &Path) -> io::Result<Identity> {
     }
 }
 
-/// The image itself, then the backing files below it as far as they can be found. `raw` stops at the image.
-pub fn chain(location: &str, raw: bool) -> Vec<Identity> {
+/// The image itself, then the backing files below it as far as they can be found. `raw` stops at the image. Waits for a
+/// file system that does not answer; [`look`] does not.
+fn chain(location: &str, raw: bool) -> Vec<Identity> {
     if scheme(location).is_some() {
         return vec![Identity::Uri(location.replacen(":10809/", "/", 1))];
     }

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use undercroft_backend::{self as backend, NoDisks};
 use undercroft_config::{ControlError, ControlErrorKind};
 
 /// See the head of the file.
@@ -19,6 +20,8 @@ pub struct RecordFile {
     reserved: u64,
     /// Whether this file system can be asked for space.
     reserves: bool,
+    /// No disk opens it meanwhile.
+    _kept: NoDisks,
 }
 
 impl RecordFile {
@@ -76,8 +79,8 @@ impl Write for RecordFile {
     }
 }
 
-/// The file of a path. `disk_on` says which disk a file, by device and inode, is the image of, or behind the image of:
-/// none of these becomes a recording.
+/// The file of a path. A file that is the image of a disk, or behind one, becomes no recording; `would_be` says so of
+/// disks that are not open, of a file by its device and inode. Waits for a file system that does not answer.
 ///
 /// # Errors
 /// `Invalid` if the path is not absolute or no plain file, `Conflict` if it holds something and `force` is not given,
@@ -85,7 +88,7 @@ impl Write for RecordFile {
 pub fn create(
     path: &Path,
     force: bool,
-    disk_on: impl Fn(u64, u64) -> Option<String>,
+    would_be: impl Fn(u64, u64) -> Option<String>,
 ) -> Result<RecordFile, ControlError> {
     let shown = path.display();
     if !path.is_absolute() {
@@ -121,17 +124,18 @@ pub fn create(
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(invalid("is no plain file", "name one, or a name that is free"));
     }
+    if stat.st_size > 0 && !force {
+        let error = format!("{shown} holds something already");
+        return Err(ControlError::new(ControlErrorKind::Conflict, error, "name another file, or say force"));
+    }
+    let used = |by: String| invalid(&format!("is the image of a disk, or behind it ({by})"), "name another file");
+    let (device, inode) = (stat.st_dev, stat.st_ino);
+    let kept = backend::keep_from_disks(device, inode, &format!("the recording {shown}")).map_err(|e| used(e.by))?;
     if stat.st_size > 0 {
-        if !force {
-            let error = format!("{shown} holds something already");
-            return Err(ControlError::new(ControlErrorKind::Conflict, error, "name another file, or say force"));
-        }
-        if let Some(disk) = disk_on(stat.st_dev, stat.st_ino) {
-            return Err(invalid(&format!("is the image of a disk, or behind it ({disk})"), "name another file"));
-        }
+        would_be(device, inode).map_or(Ok(()), |disk| Err(used(disk)))?;
         file.set_len(0).map_err(failed)?;
     }
-    Ok(RecordFile { file, bytes: 0, reserved: 0, reserves: true })
+    Ok(RecordFile { file, bytes: 0, reserved: 0, reserves: true, _kept: kept })
 }
 
 #[cfg(test)]
@@ -164,6 +168,9 @@ mod tests {
         let used = |device, inode| (device, inode) == (meta.dev(), meta.ino());
         let refused = create(&full, true, |d, i| used(d, i).then(|| "top.qcow2".into())).err().unwrap().to_string();
         assert!(refused.contains("image of a disk") && refused.contains("top.qcow2"), "{refused}");
+        let open = backend::keep_from_disks(meta.dev(), meta.ino(), "open.raw").unwrap();
+        assert!(refusal(&full, true).contains("open.raw"), "{}", refusal(&full, true));
+        drop(open);
         assert_eq!(std::fs::read(&full).unwrap(), b"of use", "what was refused is as it was");
         assert!(create(&full, true, none).is_ok());
         assert_eq!(std::fs::read(&full).unwrap(), b"");

@@ -156,30 +156,55 @@ fn spool_for(order: &Order, gauges: &Arc<Gauges>) -> Option<Spool> {
     spool
 }
 
-impl Recorder {
-    /// Begins: the file first, then the taps of `workers`, then the threads.
+fn failed(order: &Order, why: &str) -> ControlError {
+    let error = format!("cannot record into {}: {why}", order.path.display());
+    ControlError::new(ControlErrorKind::Failed, error, "look at the disk of that file, or name another")
+}
+
+/// What a recording needs of the disk that its file is on, before it begins.
+pub struct Ready {
+    order: Order,
+    writer: RecordingWriter<RecordFile>,
+    spool: Option<Spool>,
+    gauges: Arc<Gauges>,
+}
+
+impl Ready {
+    /// Begins the file and the place where rows wait. Waits for a file system that does not answer.
     ///
     /// # Errors
-    /// The file cannot be had, or a thread.
+    /// The file cannot be written, or its disk is full.
+    pub fn new(order: Order, file: RecordFile, store_bytes: u64) -> Result<Self, ControlError> {
+        let header = header(store_bytes, order.sample.max(1));
+        let mut writer = RecordingWriter::new(file, header).map_err(|e| failed(&order, &e.to_string()))?;
+        let end_bytes = writer.bytes_bound(0);
+        if !writer.file_mut().reserve(end_bytes).map_err(|e| failed(&order, &e.to_string()))? {
+            return Err(failed(&order, "its disk is full"));
+        }
+        let gauges = Arc::new(Gauges::default());
+        let spool = spool_for(&order, &gauges);
+        Ok(Self { order, writer, spool, gauges })
+    }
+
+    /// What was asked for.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+}
+
+impl Recorder {
+    /// Begins: the taps of `workers`, then the threads.
+    ///
+    /// # Errors
+    /// There can be no thread.
     pub fn start(
         id: u64,
-        order: Order,
-        file: RecordFile,
-        store_bytes: u64,
+        ready: Ready,
         workers: &[Arc<WorkerHandle>],
         watched: Vec<Watched>,
     ) -> Result<Self, ControlError> {
-        let failed = |e: String| {
-            let error = format!("cannot record into {}: {e}", order.path.display());
-            ControlError::new(ControlErrorKind::Failed, error, "look at the disk of that file, or name another")
-        };
+        let Ready { order, mut writer, spool, gauges } = ready;
         let start_ns = now_ns();
-        let header = header(store_bytes, order.sample.max(1));
-        let mut writer = RecordingWriter::new(file, header).map_err(|e| failed(e.to_string()))?;
-        let end_bytes = writer.bytes_bound(0);
-        if !writer.file_mut().reserve(end_bytes).map_err(|e| failed(e.to_string()))? {
-            return Err(failed("its disk is full".into()));
-        }
         let (to, chunks) = channel();
         let (more, late) = channel();
         let mut returns = Vec::new();
@@ -204,8 +229,6 @@ impl Recorder {
             let _ = writer.add_disk(RecordedDisk { capacity_blocks, cached_blocks, ..w.about });
         }
         let shared = Arc::new(Shared::new(STOP_WITHIN));
-        let gauges = Arc::new(Gauges::default());
-        let spool = spool_for(&order, &gauges);
         let (sender, messages) = keeper::messages();
         let file = spool.as_ref().map(Spool::file);
         let encoder = Encoder::new(order.bytes_max, writer, messages, gauges.clone(), file, workers.len());
@@ -231,7 +254,7 @@ impl Recorder {
             for w in workers {
                 let _ = w.send(|w| w.end_record());
             }
-            failed(e.to_string())
+            failed(&order, &e.to_string())
         })?;
         Ok(Self { id, order, shared, thread: Some(thread), more, start_ns, next_number: count })
     }

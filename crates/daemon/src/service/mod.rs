@@ -29,7 +29,6 @@ mod waiting;
 pub use disk::ServedDisk;
 pub use error::ServiceError;
 
-use crate::record::Recorder;
 use crate::worker::WorkerHandle;
 use locks::Ordered;
 use std::net::SocketAddr;
@@ -89,7 +88,7 @@ pub(crate) struct Service {
     shares: Ordered<shares::ShareManager>,
     versions: Ordered<versions::Versions>,
     running: Ordered<Running>,
-    recorder: Ordered<Option<Recorder>>,
+    recorder: Ordered<record::Recordings>,
     stop: (Mutex<bool>, Condvar),
     started: Instant,
 }

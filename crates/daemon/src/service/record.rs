@@ -5,20 +5,55 @@
 use super::pools::Together;
 use super::shown;
 use super::{ServedDisk, Service};
-use crate::record::{self, Reason, Recorder, Watched};
+use crate::record::{self, Ready, Reason, Recorder, Watched};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_api::record::Order;
 use undercroft_api::record::RecordingStatus;
-use undercroft_backend as backend;
-use undercroft_config::images::{Identity, chain};
-use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ImageFormat, ImageSpec};
+use undercroft_config::images::{self, Identity};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_engine::ExclusiveMode;
 use undercroft_trace::recording::RecordedDisk;
 
 /// How long an order to end waits for the file, and between two looks at it.
 const STOP_WAITS: Duration = Duration::from_secs(2);
 const STOP_LOOKS: Duration = Duration::from_millis(5);
+
+/// The recording under way, or the last one; and the file of one that is to begin.
+#[derive(Default)]
+pub(super) struct Recordings {
+    last: Option<Recorder>,
+    opening: Option<PathBuf>,
+}
+
+/// The right to begin a recording; ends when dropped.
+struct Opening<'a>(&'a Service);
+
+impl<'a> Opening<'a> {
+    fn begin(service: &'a Service, path: &Path) -> Result<Self, ControlError> {
+        let mut recorder = service.recorder.lock();
+        let Recordings { last, opening } = &mut *recorder;
+        if let Some(running) = last.as_ref().filter(|r| r.is_running()) {
+            let error = format!("recording {} is under way, into {}", running.id, running.order.path.display());
+            let remedy = format!("wait until it ends, or end it with DELETE /v1/recordings/{}", running.id);
+            return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
+        }
+        if let Some(other) = opening {
+            let error = format!("a recording is about to begin: its file {} is not open yet", other.display());
+            let remedy = "wait until it is; if that lasts, look at the storage below it";
+            return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
+        }
+        *opening = Some(path.to_path_buf());
+        Ok(Self(service))
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.recorder.lock().opening = None;
+    }
+}
 
 fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
     let exclusive = match plan.settings.exclusive {
@@ -44,49 +79,50 @@ fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
 }
 
 impl Service {
-    /// Begins a recording.
+    /// Begins a recording. Its file may be where nothing answers: that keeps who asked, and further recordings.
     pub(super) fn begin_recording(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        let opening = Opening::begin(self, &order.path)?;
+        let plan = self.plan();
+        check_names(&order, &self.watched(&plan))?;
+        let would_be = |device, inode| {
+            // An image may wait, or be another one at its path than the one served.
+            let images: Vec<_> = plan.disks.iter().map(|d| d.image.clone()).collect();
+            let found = images::look(&images).into_iter().zip(images);
+            let mut using = found.filter(|(look, _)| look.chain.contains(&Identity::File(device, inode)));
+            using.next().map(|(_, image)| image.location)
+        };
+        let file = record::create(&order.path, order.force, would_be)?;
+        let ready = Ready::new(order, file, plan.store.memory_bytes)?;
         // Disks neither come nor go meanwhile.
         let _change = self.change.lock();
-        let mut recorder = self.recorder.lock();
-        if let Some(running) = recorder.as_ref().filter(|r| r.is_running()) {
-            let error = format!("recording {} is under way, into {}", running.id, running.order.path.display());
-            let remedy = format!("wait until it ends, or end it with DELETE /v1/recordings/{}", running.id);
-            return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
-        }
-        if self.wait(Duration::ZERO) {
+        if self.is_stopping() {
             let error = "the daemon is stopping";
             return Err(ControlError::new(ControlErrorKind::Unavailable, error, "wait until it runs again"));
         }
-        let plan = self.plan();
-        let mut watched = Vec::new();
-        let disks = self.disks();
-        let together = Together::new(&plan, &disks);
-        for disk in disks {
-            let Some(p) = plan.find(&disk.info().name) else { continue };
-            watched.push(about(p, &disk, &together));
-        }
-        check_names(&order, &watched)?;
-        watched.retain(|w| record::wants(&order, &w.about));
-        let disk_on = |device, inode| {
-            let wanted = Identity::File(device, inode);
-            // What is open, and what would be: an image may wait, or be another one at its path than the one served.
-            let would_be = |i: &&ImageSpec| chain(&i.location, i.format == Some(ImageFormat::Raw)).contains(&wanted);
-            let planned = || plan.disks.iter().map(|d| &d.image).find(would_be).map(|i| i.location.clone());
-            backend::user_of(device, inode).or_else(planned)
-        };
-        let file = record::create(&order.path, order.force, disk_on)?;
-        let id = recorder.as_ref().map_or(1, |r| r.id + 1);
-        let started = Recorder::start(id, order, file, plan.store.memory_bytes, &self.workers, watched)?;
+        let mut watched = self.watched(&self.plan());
+        check_names(ready.order(), &watched)?;
+        watched.retain(|w| record::wants(ready.order(), &w.about));
+        let mut recorder = self.recorder.lock();
+        let id = recorder.last.as_ref().map_or(1, |r| r.id + 1);
+        let started = Recorder::start(id, ready, &self.workers, watched)?;
         tracing::info!("recording into {}", started.order.path.display());
         let status = shown::recording_status(&started, false);
-        *recorder = Some(started);
+        recorder.last = Some(started);
+        drop(recorder);
+        drop(opening);
         Ok(status)
+    }
+
+    fn watched(&self, plan: &ServePlan) -> Vec<Watched> {
+        let disks = self.disks();
+        let together = Together::new(plan, &disks);
+        let planned = disks.iter().filter_map(|disk| Some((plan.find(&disk.info().name)?, disk)));
+        planned.map(|(p, disk)| about(p, disk, &together)).collect()
     }
 
     /// A disk has come: it is recorded too, if it is wanted.
     pub(super) fn record_too(&self, plan: &DiskPlan, disk: &Arc<ServedDisk>) {
-        if let Some(recorder) = self.recorder.lock().as_mut() {
+        if let Some(recorder) = self.recorder.lock().last.as_mut() {
             // Whom it will keep its blocks together with is not known yet.
             recorder.watch(&disk.host().worker, about(plan, disk, &Together::default()));
         }
@@ -94,13 +130,13 @@ impl Service {
 
     /// The recording there is, or was last.
     pub(super) fn all_recordings(&self) -> Vec<RecordingStatus> {
-        self.recorder.lock().iter().map(|r| shown::recording_status(r, false)).collect()
+        self.recorder.lock().last.iter().map(|r| shown::recording_status(r, false)).collect()
     }
 
     /// One recording; its lease is renewed.
     pub(super) fn one_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
         let recorder = self.recorder.lock();
-        let found = recorder.as_ref().filter(|r| r.id == id).map(|r| shown::recording_status(r, true));
+        let found = recorder.last.as_ref().filter(|r| r.id == id).map(|r| shown::recording_status(r, true));
         found.ok_or_else(|| ControlError::no_recording(id))
     }
 
@@ -111,7 +147,7 @@ impl Service {
             {
                 let mut recorder = self.recorder.lock();
                 let recorder =
-                    recorder.as_mut().filter(|r| r.id == id).ok_or_else(|| ControlError::no_recording(id))?;
+                    recorder.last.as_mut().filter(|r| r.id == id).ok_or_else(|| ControlError::no_recording(id))?;
                 recorder.ask_to_end(Reason::Stopped);
                 if recorder.is_over() || since.elapsed() >= STOP_WAITS {
                     return Ok(shown::recording_status(recorder, true));
@@ -124,7 +160,7 @@ impl Service {
 
     /// Ends what is under way, because the daemon stops; what cannot be written into the file soon is dropped.
     pub(super) fn end_recordings(&self) {
-        if let Some(recorder) = self.recorder.lock().as_mut() {
+        if let Some(recorder) = self.recorder.lock().last.as_mut() {
             recorder.end(Reason::DaemonStopped);
         }
     }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Instant;
 use undercroft_backend as backend;
 use undercroft_cache::{ContentKey, CoreOptions};
+use undercroft_config::images::{Fault, look};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::nbd::Budget;
 use undercroft_frontend::vhost::EventLoop;
@@ -23,6 +24,8 @@ use undercroft_hostmem::pressure::{Roots, Watch};
 struct Images {
     opened: Vec<Opened>,
     waiting: Vec<(DiskPlan, ServiceError)>,
+    /// Those that nobody waits for, because they do not answer.
+    silent: Vec<DiskPlan>,
     errors: Vec<ServiceError>,
 }
 
@@ -36,10 +39,11 @@ impl Service {
     pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
         let may_wait = plan.config_file.is_some();
         let mut images = Images::default();
-        for (disk, result) in plan.disks.iter().zip(open_all(&plan)) {
+        for (disk, result) in plan.disks.iter().zip(open_all(&plan, may_wait)) {
             match result {
-                Ok(o) => images.opened.push(o),
-                Err(e) => images.failed(disk.clone(), e, may_wait),
+                Some(Ok(o)) => images.opened.push(o),
+                Some(Err(e)) => images.failed(disk.clone(), e, may_wait),
+                None => images.silent.push(disk.clone()),
             }
         }
         if !images.errors.is_empty() {
@@ -62,6 +66,10 @@ impl Service {
         }
         service.begin(content_key);
         images.waiting.iter().for_each(|(disk, why)| service.let_wait(disk, why));
+        for disk in &images.silent {
+            tracing::error!(disk = disk.name, "its image does not answer; the disk waits until it does");
+            service.let_come(disk);
+        }
         service.begin_looking_at_images();
         Ok(service)
     }
@@ -100,7 +108,7 @@ impl Service {
             shares: Ordered::new(Rank::Shares, Default::default()),
             versions: Ordered::new(Rank::Versions, Default::default()),
             running: Ordered::new(Rank::Running, Default::default()),
-            recorder: Ordered::new(Rank::Recorder, None),
+            recorder: Ordered::new(Rank::Recorder, Default::default()),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
         }))
@@ -158,8 +166,9 @@ impl Images {
 }
 
 /// Opens the images of all disks of a plan: files in order, so that of two disks on one image the first has it; those
-/// of NBD servers several at a time, so that one that does not answer keeps few others waiting.
-fn open_all(plan: &ServePlan) -> Vec<Result<disk::Opened, ServiceError>> {
+/// of NBD servers several at a time, so that one that does not answer keeps few others waiting. Where files may wait,
+/// there is nothing for those that do not answer.
+fn open_all(plan: &ServePlan, may_wait: bool) -> Vec<Option<Result<Opened, ServiceError>>> {
     let open = |disk: &DiskPlan| disk::open(disk.clone(), plan.store.deduplicate);
     let mut seen = BTreeSet::new();
     let mut is_remote = |d: &DiskPlan| backend::is_nbd(&d.image.location) && seen.insert(d.image.location.clone());
@@ -175,6 +184,9 @@ fn open_all(plan: &ServePlan) -> Vec<Result<disk::Opened, ServiceError>> {
             });
         }
     });
+    let images: Vec<_> = plan.disks.iter().map(|d| d.image.clone()).collect();
+    let looks = look(&images).into_iter().map(|l| may_wait && l.fault == Some(Fault::Silent));
     let opened = results.into_iter().map(|r| r.into_inner().unwrap_or_else(|p| p.into_inner()));
-    plan.disks.iter().zip(opened).map(|(disk, result)| result.unwrap_or_else(|| open(disk))).collect()
+    let open_file = |(disk, silent): (&DiskPlan, bool)| (!silent).then(|| open(disk));
+    plan.disks.iter().zip(looks).zip(opened).map(|(file, result)| result.or_else(|| open_file(file))).collect()
 }
