@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the look at an image may take.
-pub const LOOK_WAIT: Duration = Duration::from_secs(2);
+/// How long the look at an image may take: as long as an operation before its image is said to be stalled.
+pub const LOOK_WAIT: Duration = Duration::from_secs(5);
 /// After so long without an answer there are more threads.
 const STEP: Duration = Duration::from_millis(50);
 /// Of a thread: a look needs little, and all images may be on the file system that does not answer.
@@ -128,13 +128,15 @@ impl Looks {
             && call.left > 0
         {
             if calm {
+                // Twice as many as before: none of those came back.
                 let startable = call.queue.iter().filter(|&&n| !busy.contains(&files[n])).count();
-                if call.is_over(startable) {
+                let more = startable.min(call.threads.max(1));
+                let begun = (0..more).filter(|_| self.begin(number, files)).count();
+                call.threads += begun;
+                // What nobody looks at yet waits, unless there can be no thread.
+                if begun == 0 && call.is_over() {
                     break;
                 }
-                // Twice as many as before: none of those came back.
-                let more = startable.min(call.threads.max(1));
-                call.threads += (0..more).filter(|_| self.begin(number, files)).count();
             }
             let (again, waited) = self.found.wait_timeout(state, STEP).unwrap_or_else(PoisonError::into_inner);
             (state, calm) = (again, waited.timed_out());
@@ -174,10 +176,10 @@ impl Looks {
 }
 
 impl Call {
-    /// Whether all that answer have answered. `startable`: how many nobody looks at yet.
-    fn is_over(&self, startable: usize) -> bool {
-        let open = self.found.iter().zip(&self.since).filter(|(found, _)| found.is_none());
-        startable == 0 && open.map(|(_, since)| since.elapsed()).all(|waited| waited >= LOOK_WAIT)
+    /// Whether all that answer in time have answered.
+    fn is_over(&self) -> bool {
+        let mut open = self.found.iter().zip(&self.since).filter(|(found, _)| found.is_none());
+        open.all(|(_, since)| since.elapsed() >= LOOK_WAIT)
     }
 }
 
