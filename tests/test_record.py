@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import time
 
@@ -233,6 +232,8 @@ def test_one_at_a_time_and_nothing_is_overwritten(one, scratch):
     refused = one.call("record", other, check=False)
     assert refused.returncode == 1 and str(path) in refused.stderr and "under way" in refused.stderr
     assert not other.exists()
+    refused = one.call("attach", "file", path, "--format", "raw", "--nbd", check=False)
+    assert refused.returncode == 1 and f"belongs to the recording {path}" in refused.stderr, refused.stderr
     recorder.end()
     refused = one.call("record", path, check=False)
     assert refused.returncode == 1 and "--force" in refused.stderr

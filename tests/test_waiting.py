@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 
 from harness import images
 from harness.daemon import Disk, until

@@ -80,6 +80,14 @@ pub enum OpenError {
         /// What can be done.
         remedy: &'static str,
     },
+    /// Something else than a disk has the file.
+    #[error("{image}: the file belongs to {by}, so it is no disk's; wait until that is over, or name another image")]
+    NotForDisks {
+        /// The image.
+        image: String,
+        /// Whose it is, in words.
+        by: String,
+    },
     /// Locked by another program.
     #[error(
         "{image}: the image is locked by another program{by}; stop that program first, or open the image read-only \

@@ -1,7 +1,7 @@
 //! Which images this process has open, so that no image is written by two disks, or written under a reader.
 //!
 //! Owns a table of claims for the whole process. Never opens anything. Invariant: an image in the table has either one
-//! writer or any number of readers.
+//! writer or any number of readers; or it is no image, and no disk has it.
 
 use super::{OpenError, UsedBy};
 use std::collections::BTreeMap;
@@ -26,8 +26,10 @@ impl From<FileId> for Image {
 }
 
 struct Entry {
-    /// Location of the disk that came first.
+    /// Location of the disk that came first, or whose file it is, in words.
     by: String,
+    /// Whether disks have it.
+    of_disks: bool,
     writer: bool,
     claims: usize,
 }
@@ -46,7 +48,10 @@ impl InUse {
         let (mut table, id) = (table(), id.into());
         match table.get_mut(&id) {
             None => {
-                table.insert(id.clone(), Entry { by: location.to_owned(), writer, claims: 1 });
+                table.insert(id.clone(), Entry { by: location.to_owned(), of_disks: true, writer, claims: 1 });
+            }
+            Some(e) if !e.of_disks => {
+                return Err(OpenError::NotForDisks { image: image.to_owned(), by: e.by.clone() });
             }
             Some(e) if !writer && !e.writer => e.claims += 1,
             Some(e) => {
@@ -71,7 +76,7 @@ impl InUse {
         if let Some(e) = table.get(&id) {
             return Err(UsedBy { by: e.by.clone() });
         }
-        table.insert(id.clone(), Entry { by: by.to_owned(), writer: true, claims: 1 });
+        table.insert(id.clone(), Entry { by: by.to_owned(), of_disks: false, writer: true, claims: 1 });
         Ok(Self(id))
     }
 }
@@ -110,8 +115,10 @@ mod tests {
         drop(writer);
         let taken = InUse::take(id, "a recording").unwrap();
         assert_eq!(InUse::take(id, "another").unwrap_err().by, "a recording");
-        let e = claim(false).unwrap_err().to_string();
-        assert!(e.contains("a.img") && e.contains("a recording"), "{e}");
+        for writer in [false, true] {
+            let e = claim(writer).unwrap_err().to_string();
+            assert!(e.contains("a.img") && e.contains("belongs to a recording"), "{e}");
+        }
         drop(taken);
         claim(false).unwrap();
     }

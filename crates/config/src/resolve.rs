@@ -4,7 +4,6 @@
 //! changes nothing. Invariant: a plan that comes with no error keeps the invariants of `plan`.
 
 use super::checks::{Checker, clip};
-use super::image::ImageSpec;
 use super::images::{self, Identity};
 use super::keys;
 use super::machine::Machine;
@@ -183,12 +182,12 @@ impl Checker<'_> {
     /// disk would go on serving what it had cached before. What is found here is what can be said early; who opens an
     /// image makes sure of it.
     fn images(&mut self, disks: &[DiskPlan]) {
-        let images: Vec<ImageSpec> = disks.iter().map(|d| d.image.clone()).collect();
-        let (chains, faults): (Vec<_>, Vec<_>) = images::look(&images).into_iter().map(|l| (l.chain, l.fault)).unzip();
+        let looks = images::look(disks.iter().map(|d| &d.image));
+        let (chains, faults): (Vec<_>, Vec<_>) = looks.into_iter().map(|l| (l.chain, l.fault)).unzip();
         for (number, place) in std::mem::take(&mut self.new_images) {
             let line = self.taken.get(&number).copied().flatten();
-            if let Some((image, Some(fault))) = images.get(number).zip(faults.get(number).cloned()) {
-                self.image_fault(line, &place, image, fault);
+            if let Some((disk, Some(fault))) = disks.get(number).zip(faults.get(number).cloned()) {
+                self.image_fault(line, &place, &disk.image, fault);
             }
         }
         self.conflicts(disks, &chains);

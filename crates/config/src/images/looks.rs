@@ -51,7 +51,7 @@ pub enum Fault {
 
 /// Looks at images, all at the same time if need be; what is found stands in the order of `images`. Returns after about
 /// [`LOOK_WAIT`] at most if some do not answer, however many.
-pub fn look(images: &[ImageSpec]) -> Vec<Look> {
+pub fn look<'a>(images: impl Iterator<Item = &'a ImageSpec> + Clone) -> Vec<Look> {
     HERE.look(images)
 }
 
@@ -105,14 +105,14 @@ impl Looks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(self: &Arc<Self>, images: &[ImageSpec]) -> Vec<Look> {
-        let files: Arc<[ImageSpec]> = images.iter().filter(|i| scheme(&i.location).is_none()).cloned().collect();
+    fn look<'a>(self: &Arc<Self>, images: impl Iterator<Item = &'a ImageSpec> + Clone) -> Vec<Look> {
+        let files: Arc<[ImageSpec]> = images.clone().filter(|i| scheme(&i.location).is_none()).cloned().collect();
         let mut found = if files.is_empty() { Vec::new() } else { self.look_at_files(&files) }.into_iter();
         let of_image = |image: &ImageSpec| match scheme(&image.location) {
             Some(_) => Look { fault: None, chain: chain(&image.location, true) },
             None => found.next().flatten().unwrap_or_else(|| silent(image)),
         };
-        images.iter().map(of_image).collect()
+        images.map(of_image).collect()
     }
 
     fn look_at_files(self: &Arc<Self>, files: &Arc<[ImageSpec]>) -> Vec<Option<Look>> {
@@ -229,15 +229,15 @@ mod tests {
         let (looks, gate, begun) = gated();
         let names = |n: usize| (0..n).map(|i| format!("/{}{i}", if i % 2 == 0 { "stuck" } else { "fine" }));
         let wanted = images(names(300));
-        let found = looks.look(&wanted);
+        let found = looks.look(wanted.iter());
         for (image, look) in wanted.iter().zip(&found) {
             assert_eq!(*look, if image.location.contains("stuck") { silent(image) } else { fine(image) });
         }
         // Asked again while the threads still look: no more of them for the same images.
-        assert_eq!(looks.look(&wanted), found);
+        assert_eq!(looks.look(wanted.iter()), found);
         assert_eq!(begun.load(Ordering::Relaxed), 300 + 150);
         open(&gate);
-        assert_eq!(looks.look(&wanted), wanted.iter().map(fine).collect::<Vec<_>>());
+        assert_eq!(looks.look(wanted.iter()), wanted.iter().map(fine).collect::<Vec<_>>());
         assert!(looks.lock().busy.is_empty() && looks.lock().calls.is_empty());
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let (looks, gate, _) = gated();
         let wanted = images((0..50).map(|i| format!("/{}{i}", if i == 7 { "stuck" } else { "fine" })));
         std::thread::scope(|s| {
-            let callers: Vec<_> = (0..8).map(|_| s.spawn(|| looks.look(&wanted))).collect();
+            let callers: Vec<_> = (0..8).map(|_| s.spawn(|| looks.look(wanted.iter()))).collect();
             std::thread::sleep(Duration::from_millis(200));
             open(&gate);
             for caller in callers {
@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn nothing_to_look_at_and_nobody_to_ask() {
         let (looks, _, begun) = gated();
-        assert!(looks.look(&[]).is_empty());
-        let found = looks.look(&images(["nbd://host:10809/x".to_string()]));
+        assert!(looks.look([].iter()).is_empty());
+        let found = looks.look(images(["nbd://host:10809/x".to_string()]).iter());
         assert_eq!(found[0].chain, [Identity::Uri("nbd://host/x".into())]);
         assert_eq!(begun.load(Ordering::Relaxed), 0);
     }
@@ -268,6 +268,6 @@ mod tests {
     fn the_same_image_twice() {
         let (looks, ..) = gated();
         let wanted = images(["/a", "/a", "/a"].map(String::from));
-        assert_eq!(looks.look(&wanted), wanted.iter().map(fine).collect::<Vec<_>>());
+        assert_eq!(looks.look(wanted.iter()), wanted.iter().map(fine).collect::<Vec<_>>());
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn get_recordings(State(d): State<Shared>) -> Answer<Vec<Record
     (status = 201, body = RecordingStatus),
     (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "A disk or VM that there is not"),
-    (status = 409, body = ErrorBody, description = "A recording is under way, or the file holds something"),
+    (status = 409, body = ErrorBody, description = "A recording is under way or begins, or the file holds something"),
     (status = 500, body = ErrorBody, description = "The daemon cannot write the file")))]
 pub(super) async fn post_recording(
     State(d): State<Shared>,

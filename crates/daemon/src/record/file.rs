@@ -132,7 +132,9 @@ pub fn create(
     let (device, inode) = (stat.st_dev, stat.st_ino);
     let kept = backend::keep_from_disks(device, inode, &format!("the recording {shown}")).map_err(|e| used(e.by))?;
     if stat.st_size > 0 {
-        would_be(device, inode).map_or(Ok(()), |disk| Err(used(disk)))?;
+        if let Some(disk) = would_be(device, inode) {
+            return Err(used(disk));
+        }
         file.set_len(0).map_err(failed)?;
     }
     Ok(RecordFile { file, bytes: 0, reserved: 0, reserves: true, _kept: kept })

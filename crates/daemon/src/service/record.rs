@@ -83,13 +83,14 @@ impl Service {
     pub(super) fn begin_recording(&self, order: Order) -> Result<RecordingStatus, ControlError> {
         let opening = Opening::begin(self, &order.path)?;
         let plan = self.plan();
+        // Before there is a file, and once more when the disks stand still.
         check_names(&order, &self.watched(&plan))?;
         let would_be = |device, inode| {
             // An image may wait, or be another one at its path than the one served.
-            let images: Vec<_> = plan.disks.iter().map(|d| d.image.clone()).collect();
-            let found = images::look(&images).into_iter().zip(images);
-            let mut using = found.filter(|(look, _)| look.chain.contains(&Identity::File(device, inode)));
-            using.next().map(|(_, image)| image.location)
+            let images = plan.disks.iter().map(|d| &d.image);
+            let mut found = images::look(images.clone()).into_iter().zip(images);
+            let using = found.find(|(look, _)| look.chain.contains(&Identity::File(device, inode)));
+            using.map(|(_, image)| image.location.clone())
         };
         let file = record::create(&order.path, order.force, would_be)?;
         let ready = Ready::new(order, file, plan.store.memory_bytes)?;

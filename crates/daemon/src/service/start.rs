@@ -184,9 +184,9 @@ fn open_all(plan: &ServePlan, may_wait: bool) -> Vec<Option<Result<Opened, Servi
             });
         }
     });
-    let images: Vec<_> = plan.disks.iter().map(|d| d.image.clone()).collect();
-    let looks = look(&images).into_iter().map(|l| may_wait && l.fault == Some(Fault::Silent));
+    let looks = if may_wait { look(plan.disks.iter().map(|d| &d.image)) } else { Vec::new() };
+    let is_silent = |n: usize| looks.get(n).is_some_and(|l| l.fault == Some(Fault::Silent));
     let opened = results.into_iter().map(|r| r.into_inner().unwrap_or_else(|p| p.into_inner()));
-    let open_file = |(disk, silent): (&DiskPlan, bool)| (!silent).then(|| open(disk));
-    plan.disks.iter().zip(looks).zip(opened).map(|(file, result)| result.or_else(|| open_file(file))).collect()
+    let open_file = |n: usize| (!is_silent(n)).then(|| open(&plan.disks[n]));
+    opened.enumerate().map(|(n, result)| result.or_else(|| open_file(n))).collect()
 }
