@@ -39,11 +39,13 @@ def test_space_goes_where_it_saves_misses(two):
     ]
     try:
         until(two, "web gets more", lambda n: n["web"]["target_bytes"] == n["web"]["share_bytes"] > 64 * images.MIB)
-        # A few rounds may go by until what is measured of a small working set is exact.
-        end = time.monotonic() + WITHIN_S
-        while (ratio := misses_of_reads(two, "db:root", 3)) > 0.02:
+        # A few rounds may go by until what is measured of a small working set is exact; and until all that web shall have
+        # has been moved, db misses nothing because it has too much.
+        end, calm = time.monotonic() + WITHIN_S, 0
+        while calm < 3:
+            ratio = misses_of_reads(two, "db:root", 3)
+            calm = calm + 1 if ratio < 0.03 and shares(two)["db"]["share_bytes"] < 16 * images.MIB else 0
             assert time.monotonic() < end, f"db misses {ratio:.3f} of its reads\n{two.call('why', 'db').stdout}"
-        assert misses_of_reads(two, "db:root", 5) < 0.03
         assert shares(two)["web"]["share_bytes"] > 64 * images.MIB
     finally:
         for load in loads:

@@ -99,7 +99,11 @@ impl Client {
         let mut got = HashMap::new();
         let mut piece = vec![0; 1 << 20];
         while got.len() < n {
-            let k = self.stream.read(&mut piece).expect("a reply in time");
+            // A read with a time limit is not begun again by the kernel when something interrupts it, as work of a ring does.
+            let k = match self.stream.read(&mut piece) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                read => read.expect("a reply in time"),
+            };
             assert!(k > 0, "the server closed after {} of {n} replies and {} bytes", got.len(), self.pending.len());
             self.pending.extend(&piece[..k]);
             let (some, rest) = replies(&self.pending, &self.reads);
@@ -127,6 +131,7 @@ impl Client {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return true,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return false,
             }
         }
