@@ -14,6 +14,7 @@ import pytest
 from harness import images
 from harness.daemon import Disk
 from harness.nbdwire import FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, Wire
+from harness.nodes import vm
 from harness.programs import built, driver
 from test_record import Recorder, ask
 
@@ -122,6 +123,46 @@ def test_reads_are_equal_by_decisions_alone(serve, scratch):
     s3fifo, lru = said["results"]
     assert s3fifo["misses"] == counted["counters"]["miss_blocks"] != lru["misses"]
     assert s3fifo["accesses"] == counted["counters"]["hit_blocks"] + counted["counters"]["miss_blocks"]
+
+
+def test_disks_that_share_the_cache_of_their_vm_are_equal(serve, scratch):
+    """Two disks with one order of eviction between them, asked in turn, and unequally: each finds its blocks as it did,
+    which it would not with a cache of its own."""
+    root, data = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate(("root", "data"), 1))
+    own = 'exclusive = "off"\nreadahead = "0"'
+    second = f'[[vm.disk]]\nname = "data"\nimage = "{data}"\nformat = "raw"\nnbd = true\nvhost_user = false\n{own}\n'
+    extra = '[shares]\ninterval = "1s"\n' + vm("web", root, disk=own) + second
+    daemon = serve([], memory="24MiB", store="deduplicate = false", extra=extra)
+    names = ["web:root", "web:data"]
+    assert daemon.disk("web:root")["cache"]["pool"] == names
+    wait_for_intervals(daemon, 2)
+    path, chance = scratch / "pool.parquet", random.Random(8)
+    recorder = Recorder(daemon, path)
+    with Wire(daemon.nbd_socket).handshake(names[0]) as one, Wire(daemon.nbd_socket).handshake(names[1]) as other:
+        for n in range(6000):
+            if n % 1500 == 750:
+                wait_for_intervals(daemon, 1)
+            command = chance.choice([READ] * 7 + [WRITE, WRITE_ZEROES, TRIM, FLUSH])
+            length = 512 * chance.randint(1, 64)
+            offset = 512 * skewed(chance, (SIZE - length) // 512)
+            if command == FLUSH:
+                offset = length = 0
+            # root is asked for a quarter at first, and for three quarters later: what is kept moves from disk to disk
+            wire = one if chance.random() < (0.25 if n < 3000 else 0.75) else other
+            assert ask(wire, command, offset, length, b"x" * length if command == WRITE else b"") == 0
+    recorder.end()
+    said = simulate(path, "--engine", "core")
+    (once,) = said["replays"]
+    assert said["complete"] and once["doubts"] == []
+    assert [disk["disk"] for disk in once["disks"]] == names
+    for disk in once["disks"]:
+        counted = daemon.disk(disk["disk"])
+        assert disk["left_out"] == 0 and counted["counters"]["evicted_blocks"] > 500
+        assert disk["recorded"]["hit_blocks"] == counted["counters"]["hit_blocks"] > 1000
+        assert disk["recorded"]["miss_blocks"] == counted["counters"]["miss_blocks"] > 1000
+        assert disk["capacity_blocks"] == counted["cache"]["capacity_bytes"] // BLOCK
+        assert disk["simulated"] == disk["recorded"]
+        assert disk["equal_reads"] == disk["reads"] > 1000
 
 
 @pytest.mark.alone
