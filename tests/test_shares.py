@@ -39,8 +39,8 @@ def test_space_goes_where_it_saves_misses(two):
     ]
     try:
         until(two, "web gets more", lambda n: n["web"]["target_bytes"] == n["web"]["share_bytes"] > 64 * images.MIB)
-        # A few rounds may go by until what is measured of a small working set is exact; and until all that web shall have
-        # has been moved, db misses nothing because it has too much.
+        # A few rounds may go by until what is measured of a small working set is exact; and until all that web shall
+        # have has been moved, db misses nothing because it has too much.
         end, calm = time.monotonic() + WITHIN_S, 0
         while calm < 3:
             ratio = misses_of_reads(two, "db:root", 3)

@@ -216,7 +216,7 @@ impl Source {
             TraceReader::open_with(path, options).map(|r| r.blocks()).map_err(|e| of_trace(&e))
         };
         let (split, plain) = py.detach(|| Ok::<_, PyErr>((blocks(&sized)?, blocks(options)?)))?;
-        if split == plain {
+        if (split.unit, split.whole) == (plain.unit, plain.whole) {
             return Ok(());
         }
         Err(said(

@@ -48,7 +48,8 @@ pub struct TenantInfo {
     /// Of the whole trace.
     #[serde(flatten)]
     pub all: Counts,
-    /// `null` if only the footprint of all together is known, as an estimate.
+    /// Distinct blocks that it asks for, whoever else does; `null` where only the footprint of all together is known,
+    /// as an estimate.
     pub footprint_blocks: Option<u64>,
 }
 
@@ -67,8 +68,11 @@ impl Info {
         let (footprint_blocks, footprint_exact) = summary.footprint();
         let block_bytes = (blocks.unit == Unit::Bytes && !blocks.whole).then_some(blocks.block_bytes);
         let (names, none) = (tenants.names(), Counts::default());
-        let tenants = names.iter().zip(summary.tenants.iter().chain(std::iter::repeat(&none))).map(|(n, c)| {
-            TenantInfo { name: n.clone(), all: *c, footprint_blocks: footprint_exact.then_some(c.blocks) }
+        let counts = summary.tenants.iter().chain(std::iter::repeat(&none));
+        let tenants = names.iter().zip(counts).enumerate().map(|(number, (name, all))| TenantInfo {
+            name: name.clone(),
+            all: *all,
+            footprint_blocks: summary.footprint_of(number),
         });
         Info {
             trace: name.to_owned(),

@@ -13,7 +13,7 @@ const LINE_BYTES_MAX: usize = 4096;
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of the beginning that are kept, to tell what a file is that is not what it was said to be.
-const HEAD_BYTES: usize = 4096;
+pub(crate) const HEAD_BYTES: usize = 4096;
 
 /// The bytes of a trace, read in large pieces, with the position of the next record.
 pub(crate) struct Input<'a> {

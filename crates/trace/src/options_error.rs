@@ -32,8 +32,11 @@ pub enum OptionsError {
     #[error("a recording says where bytes are: its keys have no size to be told")]
     RecordingHasNoKeys,
     /// A sample cannot be split otherwise.
-    #[error("the recording is a sample of its blocks, so that it cannot be split into blocks of another size")]
-    SampleIsSplit,
+    #[error(
+        "the recording is a sample of its blocks, so that it cannot be split into blocks of another size; its own have \
+         {0} bytes (--block-size {0})"
+    )]
+    SampleIsSplit(u32),
     /// The columns of a CSV file cannot be told.
     #[error(transparent)]
     Columns(#[from] ColumnsError),
@@ -74,6 +77,12 @@ pub enum OptionsError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ColumnsError {
+    /// The beginning has no line that could say it.
+    #[error(
+        "its first {0} bytes are comments and empty lines, and do not say which column is what; take them out, like \
+         grep -v '^#' FILE | undercroft trace info --format csv -"
+    )]
+    NoLine(usize),
     /// Nothing says where or what.
     #[error(
         "its first line, \"{0}\", names neither offsets nor keys; say which column is what, like \

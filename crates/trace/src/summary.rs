@@ -28,10 +28,6 @@ pub struct Counts {
     pub bytes: u64,
     /// Of those, written.
     pub bytes_written: u64,
-    /// Distinct blocks first seen in these requests; 0 once the number of all is an estimate. (Programs read of a
-    /// footprint.)
-    #[serde(skip)]
-    pub blocks: u64,
 }
 
 /// Counts, times and distinct blocks of a trace, as far as requests have been added.
@@ -45,6 +41,20 @@ pub struct Summary {
     /// The earliest and the latest time.
     pub time_ns: Option<(u64, u64)>,
     seen: Seen,
+    by_tenant: ByTenant,
+}
+
+/// Distinct blocks of each tenant, by number.
+#[derive(Clone, Debug)]
+enum ByTenant {
+    /// All requests so far are of one tenant, or there are none: its blocks are all there are.
+    One(usize),
+    /// Each has a disk of its own, so each block is of one tenant alone: how many.
+    Apart(Vec<u64>),
+    /// Tenants use the same keys: those of each, and how many these are together.
+    Sets(Vec<NumberSet>, usize),
+    /// There are more than can be counted one by one.
+    Unknown,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +72,7 @@ impl Summary {
             tenants: Vec::new(),
             time_ns: None,
             seen: Seen::Exact(NumberSet::default()),
+            by_tenant: if blocks.own_disks { ByTenant::Apart(vec![]) } else { ByTenant::One(0) },
         }
     }
 
@@ -73,14 +84,17 @@ impl Summary {
                 self.tenants.resize(tenant + 1, Counts::default());
             }
             let (first, count) = self.blocks.of(r);
-            let mut new = 0;
+            self.by_tenant.begin(tenant, self.all.requests == 0, &self.seen);
             for block in (0..count).map(|n| first + n) {
-                new += u64::from(self.seen.insert(block));
+                let new = self.seen.insert(block);
+                self.by_tenant.insert(tenant, block, new);
+            }
+            if matches!(self.seen, Seen::About(_)) {
+                self.by_tenant = ByTenant::Unknown;
             }
             for c in [&mut self.all, &mut self.tenants[tenant]] {
                 c.requests += 1;
                 c.accesses += count;
-                c.blocks += new;
                 c.bytes = c.bytes.saturating_add(r.bytes);
                 match r.kind {
                     AccessKind::Read => c.reads += 1,
@@ -101,6 +115,51 @@ impl Summary {
         match &self.seen {
             Seen::Exact(set) => (set.len() as u64, true),
             Seen::About(registers) => (registers.estimate(), false),
+        }
+    }
+
+    /// Distinct blocks of a tenant's requests, those that others use too among them; `None` where there are more than
+    /// [`EXACT_MAX`] of all tenants together.
+    pub fn footprint_of(&self, tenant: usize) -> Option<u64> {
+        match &self.by_tenant {
+            ByTenant::One(only) => Some(if tenant == *only { self.footprint().0 } else { 0 }),
+            ByTenant::Apart(counts) => Some(counts.get(tenant).copied().unwrap_or(0)),
+            ByTenant::Sets(sets, _) => Some(sets.get(tenant).map_or(0, |set| set.len() as u64)),
+            ByTenant::Unknown => None,
+        }
+    }
+}
+
+impl ByTenant {
+    /// A request of `tenant` comes, the first of all perhaps; `seen` is what came before it.
+    #[inline]
+    fn begin(&mut self, tenant: usize, first: bool, seen: &Seen) {
+        match self {
+            ByTenant::One(only) if first => *only = tenant,
+            ByTenant::One(only) if *only != tenant => {
+                let Seen::Exact(all) = seen else { return };
+                let mut sets = vec![NumberSet::default(); tenant.max(*only) + 1];
+                sets[*only] = all.clone();
+                *self = ByTenant::Sets(sets, all.len());
+            }
+            ByTenant::Apart(counts) if tenant >= counts.len() => counts.resize(tenant + 1, 0),
+            ByTenant::Sets(sets, _) if tenant >= sets.len() => sets.resize_with(tenant + 1, NumberSet::default),
+            _ => {}
+        }
+    }
+
+    /// It asks for `block`, which is `new` or was asked for before.
+    #[inline]
+    fn insert(&mut self, tenant: usize, block: u64, new: bool) {
+        match self {
+            ByTenant::Apart(counts) => counts[tenant] += u64::from(new),
+            ByTenant::Sets(sets, together) => {
+                *together += usize::from(sets[tenant].insert(block));
+                if *together > EXACT_MAX {
+                    *self = ByTenant::Unknown;
+                }
+            }
+            ByTenant::One(_) | ByTenant::Unknown => {}
         }
     }
 }

@@ -301,7 +301,22 @@ fn a_summary_counts_what_there_is() {
         (3, 4, 1, 1, 12_388, 4096)
     );
     assert_eq!((summary.footprint(), summary.time_ns), ((3, true), Some((3, 9))));
-    assert_eq!((tenants[0].accesses, tenants[0].blocks, tenants[1].blocks), (3, 2, 1));
+    assert_eq!((tenants[0].accesses, tenants[1].accesses), (3, 1));
+    assert_eq!([0, 1, 2].map(|tenant| summary.footprint_of(tenant)), [Some(2), Some(1), Some(0)]);
+}
+
+/// What a tenant asks for is its footprint, also where others asked for it before.
+#[test]
+fn tenants_that_use_the_same_keys_have_them_all() {
+    let of = |asked: &[(u16, u64)]| {
+        let mut summary = Summary::new(Blocks::KEYS);
+        summary.add(&asked.iter().map(|&(tenant, key)| self::key(0, tenant, R, key, 1)).collect::<Vec<_>>());
+        (summary.footprint().0, [0, 1, 2].map(|tenant| summary.footprint_of(tenant).expect("few")))
+    };
+    assert_eq!(of(&[(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (1, 1)]), (3, [3, 3, 0]));
+    assert_eq!(of(&[(2, 7), (2, 8), (2, 7)]), (2, [0, 0, 2]), "the only one need not be the first");
+    assert_eq!(of(&[(2, 7), (0, 7), (1, 9), (2, 8)]), (3, [1, 1, 2]));
+    assert_eq!(of(&[]), (0, [0, 0, 0]));
 }
 
 /// A recording of the daemon's kind is read back by a reader that is asked for other blocks, too.

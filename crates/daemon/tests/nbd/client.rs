@@ -99,7 +99,7 @@ impl Client {
         let mut got = HashMap::new();
         let mut piece = vec![0; 1 << 20];
         while got.len() < n {
-            // A read with a time limit is not begun again by the kernel when something interrupts it, as work of a ring does.
+            // A read with a time limit is not begun again by the kernel when something interrupts it, as a ring does.
             let k = match self.stream.read(&mut piece) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 read => read.expect("a reply in time"),

@@ -59,6 +59,15 @@ impl AnyPolicyKind {
         }
     }
 
+    /// Slots that a cache under this policy can have at most: some need numbers for ghosts, too, several to a slot.
+    pub fn slots_max(self) -> u32 {
+        match self {
+            Self::Studied(StudiedPolicyKind::Lirs2) => (1 << 28) - 1,
+            Self::Studied(StudiedPolicyKind::Lirs | StudiedPolicyKind::ClockPro) => (1 << 30) - 1,
+            _ => 1 << 30,
+        }
+    }
+
     /// The reference model that the policy is held against, if it has one.
     #[cfg(test)]
     pub(crate) fn model(self, capacity: usize) -> Option<Box<dyn super::model::ReferenceModel>> {

@@ -5,6 +5,7 @@
 
 use crate::curves::bars::{BLOCKS_FEW, Bars, REQUESTS_FEW, Sideways, Vertical};
 use crate::curves::{Aet, ExactLru, Miniature, Paired, Requests, Sample, Shards};
+use crate::sim::{SimError, check_memory, check_slots};
 use std::str::FromStr;
 use undercroft_engine::curve::Curve;
 use undercroft_engine::{AnyPolicyKind, PolicyKind};
@@ -181,6 +182,32 @@ impl Estimate {
             CurveMethod::Paired => Estimate::Paired(Box::new(Paired::new(rate, seed))),
             CurveMethod::Aet => Estimate::Aet(Box::new(Aet::new(rate, seed))),
         }
+    }
+
+    /// Refuses what [`Estimate::new`] of the same, one for each policy, would need more slots for than a cache can
+    /// have, or more memory than `there` bytes.
+    ///
+    /// # Errors
+    /// The caches are too large.
+    pub fn check(
+        method: CurveMethod,
+        policies: &[AnyPolicyKind],
+        sizes: &[u64],
+        options: &EstimateOptions,
+        there: u64,
+    ) -> Result<(), SimError> {
+        let mut caches = vec![];
+        for &policy in policies.iter().filter(|&&policy| method.needs_sizes(policy)) {
+            let (rate, footprint) = match method {
+                CurveMethod::Mini => (options.rate, options.footprint),
+                _ => (1.0, None),
+            };
+            for slots in Miniature::slots(policy, sizes, rate, footprint) {
+                check_slots(policy, slots)?;
+                caches.push(u32::try_from(slots).unwrap_or(u32::MAX));
+            }
+        }
+        check_memory(caches, there)
     }
 
     /// The next requests.

@@ -91,6 +91,30 @@ impl Pair {
     }
 }
 
+/// The part of the blocks that is sampled for a cache of `size`; `None` where all are.
+fn sampled_part(kind: AnyPolicyKind, size: u64, rate: f64, footprint: Option<u64>) -> Option<f64> {
+    let known = footprint.map_or(0.0, |blocks| BLOCKS_MIN as f64 / blocks.max(1) as f64);
+    let slots_min = match kind {
+        // LFU never forgets, so that newcomers share what few slots are not taken for good: fewer of a small cache. Of
+        // SIEVE, 9,672 slots for 38,688 of arc-P6 were off by 0.043, and the bar of 0.003 did not tell: half as many
+        // erred alike.
+        AnyPolicyKind::Studied(StudiedPolicyKind::Lfu) | AnyPolicyKind::Served(PolicyKind::Sieve) => 2 * SLOTS_MIN,
+        // 29,016 slots for 232,131 of arc-P6 were off by 0.025, which the spread does not tell
+        AnyPolicyKind::Served(PolicyKind::WTinyLfu) => 8 * SLOTS_MIN,
+        _ => SLOTS_MIN,
+    };
+    let part = power_of_half(rate.max(known).max(slots_min as f64 / size as f64));
+    (rate < 1.0 && part <= WHOLE_ABOVE).then_some(part)
+}
+
+/// Slots of the caches, and how many of that size, that stand for one of `size`.
+fn slots_for(kind: AnyPolicyKind, size: u64, rate: f64, footprint: Option<u64>) -> [(u64, usize); 2] {
+    match sampled_part(kind, size, rate, footprint) {
+        Some(part) => [part, part / 2.0].map(|part| (((size as f64 * part).round() as u64).max(1), 2)),
+        None => [(size, 1), (0, 0)],
+    }
+}
+
 /// The least power of a half that is no less.
 fn power_of_half(rate: f64) -> f64 {
     rate.log2().ceil().exp2()
@@ -126,6 +150,20 @@ pub struct Miniature {
 }
 
 impl Miniature {
+    /// Slots of each cache that [`Miniature::new`] would make of the same: before there are too many.
+    pub fn slots(
+        kind: impl Into<AnyPolicyKind>,
+        sizes: &[u64],
+        rate: f64,
+        footprint: Option<u64>,
+    ) -> impl Iterator<Item = u64> {
+        let kind = kind.into();
+        let simulated = sizes.iter().filter(move |&&size| size > 0 && (rate >= 1.0 || kind != PolicyKind::Lru));
+        simulated
+            .flat_map(move |&size| slots_for(kind, size, rate, footprint))
+            .flat_map(|(slots, caches)| std::iter::repeat_n(slots, caches))
+    }
+
     /// Caches of `kind` that stand for `sizes` blocks (0 is ignored), each of at least the part `rate` of the blocks
     /// (0 < rate <= 1); `footprint` is how many there are, if that is known.
     pub fn new(kind: impl Into<AnyPolicyKind>, sizes: &[u64], rate: f64, footprint: Option<u64>, seed: u64) -> Self {
@@ -134,24 +172,13 @@ impl Miniature {
         sizes.sort_unstable();
         sizes.dedup();
         let key = HashKey::from_seed(seed);
-        let known = footprint.map_or(0.0, |blocks| BLOCKS_MIN as f64 / blocks.max(1) as f64);
-        let slots_min = match kind {
-            // LFU never forgets, so that newcomers share what few slots are not taken for good: fewer of a small cache.
-            // Of SIEVE, 9,672 slots for 38,688 of arc-P6 were off by 0.043, and the bar of 0.003 did not tell: half as
-            // many erred alike.
-            AnyPolicyKind::Studied(StudiedPolicyKind::Lfu) | AnyPolicyKind::Served(PolicyKind::Sieve) => 2 * SLOTS_MIN,
-            // 29,016 slots for 232,131 of arc-P6 were off by 0.025, which the spread does not tell
-            AnyPolicyKind::Served(PolicyKind::WTinyLfu) => 8 * SLOTS_MIN,
-            _ => SLOTS_MIN,
-        };
-        let of = |size: u64| power_of_half(rate.max(known).max(slots_min as f64 / size as f64));
-        let sampled = |size: u64| rate < 1.0 && of(size) <= WHOLE_ABOVE;
+        let rate_of = |size: u64| sampled_part(kind, size, rate, footprint);
         // what is exact for all sizes at once needs no cache
         let simulated = sizes.iter().filter(|_| rate >= 1.0 || kind != PolicyKind::Lru);
         let cache = |&size: &u64| {
-            let how = if sampled(size) {
+            let how = if let Some(part) = rate_of(size) {
                 let pair = |rate| Box::new(Pair::new(kind, size, rate, key));
-                How::Sampled { full: pair(of(size)), half: pair(of(size) / 2.0) }
+                How::Sampled { full: pair(part), half: pair(part / 2.0) }
             } else {
                 let slots = u32::try_from(size).unwrap_or(u32::MAX - 1);
                 How::Whole { index: Box::new(Index::with_hash_key(kind, slots, key.derived())), misses: 0 }

@@ -333,6 +333,9 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
     for disk in &header.disks {
         let policy = match options.policy {
             Some(policy) => policy,
+            None if disk.policy.is_empty() => {
+                return Err(bad(disk, "the recording does not say what its policy was; give one (--policy)".into()));
+            }
             None => disk.policy.parse().map_err(|e: UnknownName| bad(disk, e.to_string()))?,
         };
         // What disks have together is that of each; the first brings it.

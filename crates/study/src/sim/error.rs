@@ -13,6 +13,16 @@ pub enum SimError {
     /// A cache would have more blocks than an index can have, or its size needs what is not known.
     #[error(transparent)]
     Slots(#[from] SlotsError),
+    /// A cache would have more blocks than one under its policy can have.
+    #[error("a cache of {blocks} blocks is larger than the {most} that one of {policy} can have; give a smaller size")]
+    Policy {
+        /// The policy.
+        policy: &'static str,
+        /// Blocks asked for.
+        blocks: u64,
+        /// Blocks at most.
+        most: u32,
+    },
     /// The same of one of several sizes.
     #[error("{size}: {source}")]
     Size {

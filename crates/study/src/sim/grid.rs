@@ -7,7 +7,8 @@ use crate::sim::cell::{CacheCounts, Cell, CellResult};
 use crate::sim::error::SimError;
 use crate::sim::rule::Rule;
 use serde::Serialize;
-use undercroft_units::{WrittenSize, human_size};
+use undercroft_engine::AnyPolicyKind;
+use undercroft_units::{SLOTS_MAX, SlotsError, WrittenSize, human_size};
 
 /// Bytes that a block of a simulated cache takes at most, with what policies remember of absent ones.
 const BYTES_PER_BLOCK: u64 = 64;
@@ -143,6 +144,19 @@ impl TraceRun {
             results: results.collect(),
         }
     }
+}
+
+/// Refuses a cache of more blocks than one under its policy can have.
+///
+/// # Errors
+/// It is one.
+pub fn check_slots(policy: impl Into<AnyPolicyKind>, blocks: u64) -> Result<(), SimError> {
+    let policy = policy.into();
+    if blocks > SLOTS_MAX.into() {
+        return Err(SlotsError::TooLarge { blocks }.into());
+    }
+    let most = policy.slots_max();
+    if blocks > most.into() { Err(SimError::Policy { policy: policy.name(), blocks, most }) } else { Ok(()) }
 }
 
 /// Refuses caches of so many blocks each whose tables do not fit in `there` bytes of memory, before the machine swaps

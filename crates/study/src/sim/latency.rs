@@ -250,9 +250,13 @@ impl Queues {
         while self.advance() {}
         let span_ns = self.last_end_ns.saturating_sub(self.first_ns.unwrap_or(0));
         let requests = self.collected.iter().map(LatencyCounts::count).sum::<u64>();
+        let last_end_ns = self.last_end_ns;
         let part = |s: &Station| {
             let there = u128::from(span_ns) * u128::from(s.device.channels.max(1));
-            if there == 0 { 0.0 } else { s.busy_ns as f64 / there as f64 }
+            // What is still to be done for nobody after the last answer is not part of that time. From the answer on, a
+            // channel works without a pause until it is free.
+            let after: u128 = s.free.iter().map(|Reverse(at)| u128::from(at.saturating_sub(last_end_ns))).sum();
+            if there == 0 { 0.0 } else { s.busy_ns.saturating_sub(after) as f64 / there as f64 }
         };
         LatencyReport {
             reads: Times::of(&self.collected[0]),
@@ -354,5 +358,17 @@ mod tests {
         let r = queues.finish();
         // They come at 0, 100, 100, 200: the third waits 100, and the fourth behind it.
         assert_eq!((r.reads.max_ns, r.reads.mean_ns), (200, (100.0 + 100.0 + 200.0 + 200.0) / 4.0));
+    }
+
+    #[test]
+    fn nothing_is_busy_for_longer_than_it_is_looked_at() {
+        // Answers come after 1 ms; what is written for nobody takes 20 ms each.
+        let slow = Device { write_ns: 20_000_000, ..device(80_000, 1, Spread::Fixed) };
+        let disk = device(1_000_000, 1, Spread::Fixed);
+        let steps = [DeviceStep { device: 1, ..READ }, DeviceStep { device: 0, write: true, awaited: false }];
+        let report = reads(&[slow, disk], Arrivals::Closed(1), 200, &steps);
+        about(report.busy[0], 1.0, 0.02);
+        about(report.busy[1], 1.0, 0.001);
+        assert!(report.busy[0] <= 1.0, "{:?}", report.busy);
     }
 }

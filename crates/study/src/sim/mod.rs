@@ -39,6 +39,7 @@ pub mod tenants;
 pub use cell::{CacheCounts, Cell, CellResult};
 pub use choice::{OptNotHere, Policies, only_policies, without_repeats};
 pub use error::SimError;
+pub(crate) use grid::check_slots;
 pub use grid::{CellRow, Grid, SweepDocument, TraceRun, check_memory};
 pub use reference::{Footprint, Reference};
 pub use rule::{NoSuchRule, Rule};

@@ -8,11 +8,11 @@ use crate::sim::batch::{Ended, Take, drive};
 use crate::sim::cell::{CacheCounts, Cell, CellResult};
 use crate::sim::error::SimError;
 use crate::sim::future::{Past, accesses_max, too_long};
+use crate::sim::grid::check_slots;
 use crate::sim::reference::Reference;
 use crate::sim::rule::Rule;
 use crate::sim::run::{Go, SweepOptions};
-use undercroft_engine::Replay;
-use undercroft_units::{SLOTS_MAX, SlotsError};
+use undercroft_engine::{PolicyKind, Replay};
 
 /// The results of a sweep.
 #[derive(Debug)]
@@ -82,8 +82,9 @@ pub fn sweep(
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,
 ) -> Result<Sweep, SimError> {
-    if let Some(cell) = cells.iter().find(|c| c.blocks > SLOTS_MAX) {
-        return Err(SlotsError::TooLarge { blocks: cell.blocks.into() }.into());
+    for cell in &cells {
+        // OPT knows what is to come, and needs no more than any policy of one list.
+        check_slots(cell.rule.policy().unwrap_or(PolicyKind::Lru.into()), cell.blocks.into())?;
     }
     let mut results: Vec<CellResult> =
         cells.into_iter().map(|cell| CellResult { cell, counts: CacheCounts::default() }).collect();

@@ -94,7 +94,8 @@ impl Line for Table {
             self.lines += 1;
             return Ok(());
         }
-        if line.trim_ascii().is_empty() {
+        // A file of comments alone has no columns.
+        if line.trim_ascii().is_empty() || self.layout.columns.is_empty() {
             return Ok(());
         }
         let Layout { columns, separator, .. } = &self.layout;

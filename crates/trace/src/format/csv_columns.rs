@@ -7,6 +7,7 @@ use super::csv::cells;
 use super::fields::{NS_PER_MS, NS_PER_S, NS_PER_US, any_base, fixed_point, is_number_too_large, shown};
 use crate::blocks::{SECTOR_BYTES, Unit};
 use crate::csv_map::{COLUMNS_MAX, Column, Csv};
+use crate::input::HEAD_BYTES;
 use crate::options_error::ColumnsError;
 
 /// What a column holds, and what one step of it is.
@@ -104,7 +105,7 @@ pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// A line of names without the sign of a comment before it, as libCacheSim writes: `# time, object, size`.
 fn uncommented(line: &[u8]) -> &[u8] {
-    line.strip_prefix(b"#").unwrap_or(line).trim_ascii()
+    line.trim_ascii_start().strip_prefix(b"#").map_or(line, <[u8]>::trim_ascii)
 }
 
 /// Whether a line is of names, an offset or a key among them.
@@ -133,11 +134,15 @@ pub(super) struct Layout {
 }
 
 /// The first lines of a file that are neither empty nor comments, with the number of lines before each; the first may
-/// be a comment that has names.
+/// be a comment that has names. They are as requests are read: a tab before the first name is a column without one.
 fn first_lines(head: &[u8], separator: impl Fn(&[u8]) -> u8) -> Vec<(usize, &[u8])> {
     let head = head.strip_prefix(BOM).unwrap_or(head);
-    let lines = head.split(|&c| c == b'\n').map(<[u8]>::trim_ascii).enumerate().filter(|(_, line)| !line.is_empty());
-    let comment = |line: &[u8]| line.starts_with(b"#") && !is_names(line, separator(uncommented(line)));
+    let lines = head.split(|&c| c == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let lines = lines.enumerate().filter(|(_, line)| !line.trim_ascii().is_empty());
+    let comment = |line: &[u8]| {
+        let line = line.trim_ascii();
+        line.starts_with(b"#") && !is_names(line, separator(uncommented(line)))
+    };
     let mut begun = false;
     let kept = lines.filter(|(_, line)| {
         begun |= !comment(line);
@@ -153,7 +158,10 @@ impl Layout {
     /// What cannot be told, and how to say it.
     pub fn of(options: &Csv, head: &[u8]) -> Result<Layout, ColumnsError> {
         let lines = first_lines(head, |line| options.separator_of(line));
-        let Some(&(before, line)) = lines.first() else { return Ok(Layout::default()) };
+        let Some(&(before, line)) = lines.first() else {
+            // All of a file that ends here; of a longer one, nobody knows.
+            return if head.len() < HEAD_BYTES { Ok(Layout::default()) } else { Err(ColumnsError::NoLine(HEAD_BYTES)) };
+        };
         let line = uncommented(line);
         let separator = options.separator_of(line);
         let first: Vec<&[u8]> = cells(line, separator).take(COLUMNS_MAX).collect();

@@ -5,7 +5,7 @@
 
 use super::choice::{blocks_of, format_of, note_of};
 use super::{BATCH, Source, TraceReader};
-use crate::blocks::Blocks;
+use crate::blocks::{BLOCK_BYTES, Blocks};
 use crate::compressed::decompressed;
 use crate::error::{RecordingError, TraceError};
 use crate::format::{Format, Told};
@@ -171,13 +171,15 @@ impl<'a> TraceReader<'a> {
         options: &ReaderOptions,
     ) -> Result<Self, TraceError> {
         let header = recording.header();
-        let block_bytes = options.block_bytes.unwrap_or(header.block_bytes);
+        // Sizes in blocks are of blocks of one size, whatever the file is.
+        let unsaid = if options.keys_are_blocks { BLOCK_BYTES } else { header.block_bytes };
+        let block_bytes = options.block_bytes.unwrap_or(unsaid);
         let wrong = if options.key_bytes.is_some() {
             Some(OptionsError::RecordingHasNoKeys)
         } else if block_bytes == 0 {
             Some(OptionsError::NoBytes)
         } else if header.sample > 1 && block_bytes != header.block_bytes {
-            Some(OptionsError::SampleIsSplit)
+            Some(OptionsError::SampleIsSplit(header.block_bytes))
         } else {
             None
         };

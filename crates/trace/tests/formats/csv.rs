@@ -141,3 +141,32 @@ fn numbers_that_are_too_large_are_said_to_be() {
     assert_eq!(requests(b"key\n000000000000000000000000017\n", &options(Format::Csv)), [key(0, 0, U, 17, 0)]);
     assert!(message(b"key\n1\n-2\n", &options(Format::Csv)).contains("the key is \"-2\", not a number"));
 }
+
+#[test]
+fn a_beginning_of_comments_alone_is_not_guessed_but_refused() {
+    let comments =
+        |n: usize| "# written by hand, and annotated at length: what was traced, where, when, by whom\n".repeat(n);
+    let (few, many) = (comments(10), comments(60));
+    let file = |comments: &str| format!("{comments}key\n1\n2\n1\n");
+    let keys = |found: Vec<TraceRequest>| found.iter().map(|r| r.address).collect::<Vec<_>>();
+    assert_eq!(keys(requests(file(&few).as_bytes(), &options(Format::Csv))), [1, 2, 1]);
+    // All of it as one key would be a trace of one block.
+    let said = message(file(&many).as_bytes(), &options(Format::Csv));
+    assert!(said.contains("first 4096 bytes are comments") && said.contains("take them out"), "{said}");
+    // A file that is all comments has no requests, and that is known.
+    assert_eq!(requests(few.as_bytes(), &options(Format::Csv)), []);
+}
+
+#[test]
+fn a_column_without_a_name_is_a_column() {
+    // An index that another program wrote before its columns.
+    let expected = [key(100_000_000_000, 0, U, 7, 0), key(200_000_000_000, 0, U, 8, 0)];
+    for separator in [",", "\t", ";"] {
+        let file = ["", "time", "key"].join(separator) + "\n" + &["0", "100", "7"].join(separator) + "\n";
+        let file = file + &["1", "200", "8"].join(separator) + "\n";
+        assert_eq!(requests(file.as_bytes(), &options(Format::Csv)), expected, "{file:?}");
+        let mut csv = Csv::default();
+        csv.set_columns("time=2,key=3").expect("a map");
+        assert_eq!(requests(file.as_bytes(), &ReaderOptions { csv, ..options(Format::Csv) }), expected, "{file:?}");
+    }
+}

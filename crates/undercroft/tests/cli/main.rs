@@ -4,6 +4,7 @@
 
 mod attach;
 mod curves;
+mod figures;
 mod place;
 mod serve;
 mod usage;

@@ -14,6 +14,7 @@ mod stack;
 mod tests;
 
 use crate::sim::error::SimError;
+use crate::sim::grid::check_slots;
 use crate::sim::reference::Reference;
 use hinted::Hinted;
 pub use hints::{HintWindow, Hints};
@@ -22,7 +23,6 @@ use serde::Serialize;
 use stack::Stack;
 use std::sync::Arc;
 use undercroft_engine::{AnyPolicyKind, ExclusiveMode};
-use undercroft_units::{SLOTS_MAX, SlotsError};
 
 /// Which of the blocks that pass a level it keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,8 +158,8 @@ impl Hierarchy {
         if let Some(level) = levels.iter().skip(2).find(|l| l.keeps.sees_pages()) {
             return bad(format!("level {}: only the second level sees the pages of the first", level.name));
         }
-        if let Some(level) = levels.iter().find(|l| l.blocks > SLOTS_MAX) {
-            return Err(SlotsError::TooLarge { blocks: level.blocks.into() }.into());
+        for level in levels {
+            check_slots(level.policy, level.blocks.into())?;
         }
         let pages = first.linux.is_some() || levels.get(1).is_some_and(|l| l.keeps.sees_pages());
         if pages {

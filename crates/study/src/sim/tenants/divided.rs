@@ -14,7 +14,7 @@ use undercroft_engine::control::{
     Activity, ControllerKind, Donor, Fixed, Governor, Guarded, Leaf, Mover, Paper, Position, Target, Thresholds,
     Utility,
 };
-use undercroft_engine::shares::{Level, NodeId, Tree};
+use undercroft_engine::shares::{Level, NodeId, ShareSettings, Tree};
 use undercroft_engine::{Access, AnyPolicyKind, Curve, HashKey, Index, Meter, Outcome, Served};
 
 /// What there is to be divided.
@@ -82,6 +82,16 @@ pub(super) struct Divided {
     row: LabRow,
 }
 
+/// Adds a tenant to the tree of shares. There it has its own name, or another where it cannot: what tenants of traces
+/// are called is anything, a path or nothing among it, which a node may not be called.
+fn add(tree: &mut Tree, name: &str, settings: ShareSettings) -> NodeId {
+    let (root, others) = (tree.root(), tree.below(tree.root()).len());
+    let by_number = (others..=2 * others).map(|n| format!("tenant {n}"));
+    let mut names = std::iter::once(name.to_owned()).chain(by_number);
+    let added = names.find_map(|name| tree.add(root, Level::Disk, &name, settings).ok());
+    added.expect("the settings of an experiment fit")
+}
+
 impl Divided {
     /// Empty, for the tenants of `load`. `marks`: of each tenant, for the donor rule; `gradual`: see there.
     pub fn new(
@@ -99,8 +109,7 @@ impl Divided {
         let tenants: Vec<Tenant> = (0..load.tenants.len())
             .map(|i| {
                 let settings = options.settings.get(i).copied().unwrap_or_default();
-                let node =
-                    tree.add(root, Level::Disk, &load.tenants[i], settings).expect("the settings of an experiment fit");
+                let node = add(&mut tree, &load.tenants[i], settings);
                 let mut index = Index::new(place.policy, place.total);
                 index.set_limit(0);
                 let meter = options.meters.map(|meters| {

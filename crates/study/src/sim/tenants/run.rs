@@ -10,6 +10,7 @@ use super::histogram::DistanceCounts;
 use super::load::TenantLoad;
 use super::row::LabRow;
 use super::trace::Trace;
+use rustc_hash::FxHashMap;
 use undercroft_engine::control::{Appetite, ControllerKind, Goal, Thresholds, UtilitySettings, lookahead};
 use undercroft_engine::shares::ShareSettings;
 use undercroft_engine::{AnyPolicyKind, Curve, MeterOptions, PolicyKind};
@@ -159,10 +160,14 @@ fn shared(trace: &Trace, options: &ArmOptions) -> LabRow {
     let mut pair = Pair::new(place, options.below);
     let mut in_use = [0.0; 2];
     let mut missed = [0; 2];
+    // A block's number may have all 64 bits, so a tenant's has no room beside it.
+    let mut numbers: FxHashMap<(usize, u64), u64> = FxHashMap::default();
     for interval in &trace.intervals {
         for request in &interval.requests {
             let t = request.tenant;
-            let [hit, hit_below] = pair.ask((t as u64) << 48 | request.block, request.ask);
+            let next = numbers.len() as u64;
+            let block = *numbers.entry((t, request.block)).or_insert(next);
+            let [hit, hit_below] = pair.ask(block, request.ask);
             count_one(Some(&mut row), interval.phase, t, hit);
             count_one(below.as_mut(), interval.phase, t, hit_below);
         }

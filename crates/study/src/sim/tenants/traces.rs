@@ -9,6 +9,7 @@ use super::run::{Arm, ArmOptions, run};
 use super::trace::Trace;
 use crate::sim::batch::threads;
 use crate::sim::error::SimError;
+use crate::sim::grid::check_slots;
 use crate::sim::reference::Reference;
 use crate::sim::run::Go;
 use rayon::prelude::*;
@@ -94,13 +95,16 @@ impl Trace {
 /// Runs every arm, beside each other; `done` is asked after each whether to go on. `None` for those that were not run.
 ///
 /// # Errors
-/// Threads that cannot be had.
+/// Threads that cannot be had, or a cache that is larger than its policy can have.
 pub fn run_all(
     trace: &Trace,
     arms: &[(Arm, ArmOptions)],
     jobs: Option<usize>,
     done: &(dyn Fn() -> Go + Sync),
 ) -> Result<Vec<Option<LabRow>>, SimError> {
+    for (_, options) in arms {
+        check_slots(options.policy, trace.load.total.into())?;
+    }
     let stopped = AtomicBool::new(false);
     let one = |(arm, options): &(Arm, ArmOptions)| {
         if stopped.load(Ordering::Relaxed) {
@@ -261,11 +265,44 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_tenants_are_different_blocks_whatever_their_numbers_are() {
+        // Numbers of all 64 bits, as hashes of names and keys of objects are, and those that differ by the tenant.
+        let bits = |n: u64| 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(n + 1);
+        let [a, b] = [0, 1].map(|tenant| tenant_of(tenant, (0..16).map(move |n| bits(n) ^ (tenant << 48))));
+        let many: Vec<TenantTrace> = (0..80).map(|t| tenant_of(t, std::iter::once(t << 51))).collect();
+        for (tenants, blocks) in [(vec![a, b], 32), (many, 80)] {
+            let trace = Trace::of_tenants(&tenants, Clocks::Own, 1000, 100).expect("it goes together");
+            assert_eq!(run(&trace, &Arm::Shared, &ArmOptions::default()).misses, blocks, "each once");
+        }
+    }
+
+    fn tenant_of(number: u64, blocks: impl Iterator<Item = u64>) -> TenantTrace {
+        tenant(&format!("tenant {number}"), blocks, 10)
+    }
+
+    #[test]
+    fn tenants_are_called_as_they_are_in_their_trace() {
+        // Devices of an iolog, no name, one that is too long, and what another would be called in their place.
+        let long = "x".repeat(10_000);
+        let names = ["/dev/sda", "", "a/b", "tenant 2", "tenant 3", &long];
+        let tenants: Vec<_> = names.iter().map(|name| tenant(name, 0..50, 10)).collect();
+        let trace = Trace::of_tenants(&tenants, Clocks::Own, 120, 60).expect("it goes together");
+        let row = run(&trace, &Arm::Governed(ControllerKind::Utility), &ArmOptions::default());
+        let called: Vec<_> = row.tenants.iter().map(|t| t.name.to_string()).collect();
+        assert_eq!((called, row.misses), (names.map(str::to_owned).to_vec(), 300));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         let refused =
             |tenants: &[TenantTrace]| Trace::of_tenants(tenants, Clocks::Own, 10, 10).expect_err("refused").to_string();
         assert!(refused(&[]).contains("no access"));
         assert!(refused(&[tenant("a", 0..0, 1)]).contains("no access"));
         assert!(refused(&[tenant("a", 0..9, 1), tenant("a", 0..9, 1)]).contains("two tenants are called a"));
+        let trace = Trace::of_tenants(&[tenant("a", 0..9, 1)], Clocks::Own, 1 << 28, 10).expect("it goes together");
+        let options =
+            ArmOptions { policy: undercroft_engine::StudiedPolicyKind::Lirs2.into(), ..ArmOptions::default() };
+        let said = run_all(&trace, &[(Arm::Shared, options)], None, &|| Go::On).expect_err("too large").to_string();
+        assert!(said.contains("268435456 blocks") && said.contains("268435455 that one of lirs2 can have"), "{said}");
     }
 }

@@ -17,6 +17,7 @@ use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
+use undercroft_config::Machine;
 use undercroft_engine::{AnyPolicyKind, PolicyKind};
 use undercroft_study::curves::{CurveMethod, Estimate, Popularity, RequestBatch, Requests, WorkingSet};
 use undercroft_units::CacheSize;
@@ -90,15 +91,34 @@ fn counts_first(args: &CurveArgs) -> bool {
     args.policy.iter().any(|&p| args.method.needs_sizes(p) && in_parts || args.method.needs_footprint(p))
 }
 
+/// Whether the curve of a policy comes from caches that are simulated whole.
+fn whole(method: CurveMethod, policy: AnyPolicyKind) -> bool {
+    method == CurveMethod::Exact && method.needs_sizes(policy)
+}
+
 /// Why there is no curve of a trace.
 #[derive(Debug, thiserror::Error)]
 enum NoCurve {
     /// It cannot be read, or not to its end.
     #[error(transparent)]
     Trace(#[from] undercroft_trace::TraceError),
+    /// The caches to simulate are too large.
+    #[error(transparent)]
+    Caches(#[from] undercroft_study::sim::SimError),
     /// Nothing is asked for in it.
     #[error("the trace {} has no requests", .0.display())]
     Empty(PathBuf),
+}
+
+/// Refuses what this machine cannot simulate, of a trace whose tenants, or which, have so many blocks, if these are
+/// known.
+fn check_caches(args: &CurveArgs, known: &[Option<u64>]) -> Result<(), undercroft_study::sim::SimError> {
+    let (block_bytes, there) = (args.trace.block_bytes(), Machine::here().usable_bytes());
+    let footprints = if known.is_empty() { &[None] } else { known };
+    footprints.iter().try_for_each(|&known| {
+        let sizes = CacheSize::rising(&args.sizes, block_bytes, known.unwrap_or(0));
+        Estimate::check(args.method, &args.policy, &sizes, &args.trace.estimate(known), there)
+    })
 }
 
 /// Everything of one trace, by tenant if that was asked for.
@@ -113,6 +133,7 @@ fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceRep
         })?;
         known = popularity.iter().map(|p| Some(p.footprint())).collect();
     }
+    check_caches(args, &known)?;
     let mut studies: Vec<Study> = vec![];
     let names = input.read_parts(path, per_tenant, |parts| {
         for number in studies.len()..parts.len() {
@@ -154,7 +175,9 @@ impl Study {
         let estimate = |&p: &AnyPolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate(known)));
         Self {
             estimates: args.policy.iter().map(estimate).collect(),
-            popularity: args.zipf.then(Popularity::new),
+            // Caches that are simulated whole do not tell how many blocks there are.
+            popularity: (args.zipf || known.is_none() && args.policy.iter().all(|&p| whole(args.method, p)))
+                .then(Popularity::new),
             set: args.window.map(WorkingSet::new),
             requests: 0,
             writes: 0,
@@ -222,7 +245,7 @@ impl Study {
             footprint_exact: footprint.is_some_and(|f| f.1),
             block_bytes,
             curves: curves.collect(),
-            zipf: popularity.and_then(|p| p.zipf()).map(ZipfReport::from),
+            zipf: popularity.filter(|_| args.zipf).and_then(|p| p.zipf()).map(ZipfReport::from),
             windows: set.map_or(vec![], |set| set.windows().into_iter().map(WindowReport::from).collect()),
         }
     }

@@ -13,10 +13,12 @@ use crate::cli::study::sim::rows::{Columns, Values};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use undercroft_config::Machine;
 use undercroft_engine::curve::shared;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 use undercroft_study::curves::partition::{divide, equal, misses, proportional};
 use undercroft_study::curves::plot::{Plot, Series, Style};
-use undercroft_study::curves::{Bars, Estimate, Requests, Tenant};
+use undercroft_study::curves::{Bars, CurveMethod, Estimate, Requests, Tenant};
 use undercroft_units::{Size, human_size};
 
 /// Sizes between which a curve of simulated caches is a straight line.
@@ -39,6 +41,7 @@ struct TenantReport {
     name: String,
     trace: String,
     requests: f64,
+    /// Distinct blocks, as far as the method tells.
     footprint_blocks: u64,
     floor_bytes: u64,
     ceiling_bytes: Option<u64>,
@@ -74,6 +77,17 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
         let method = args.by.name();
         return Err(Failure::Said(format!("{method} knows LRU only, not {}; take --by mini, or exact", args.policy)));
     }
+    if args.trace.samples.is_some() && args.by != CurveMethod::Shards {
+        return Err(Failure::Said("--samples is for --by shards; give the others a --rate".into()));
+    }
+    Estimate::check(
+        args.by,
+        &[args.policy],
+        &simulated(args),
+        &args.trace.estimate(None),
+        Machine::here().usable_bytes(),
+    )
+    .map_err(|e| Failure::Said(e.to_string()))?;
     let options = args.trace.read.of_blocks(args.trace.block_size, true, true)?;
     let traces = names(&args.traces)?;
     if !args.trace.per_tenant {
@@ -82,7 +96,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let paths: Vec<PathBuf> = traces.iter().map(|t| t.1.clone()).collect();
     let input = Input::new(options, &paths, 1)?;
-    let read: Vec<Result<Vec<(String, Estimate)>, undercroft_trace::TraceError>> =
+    let read: Vec<Result<Vec<(String, Curves)>, undercroft_trace::TraceError>> =
         traces.par_iter().map(|(name, path)| estimates(name, path, args, &input)).collect();
     input.done();
     let mut failed = false;
@@ -104,18 +118,18 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     if failed {
         return Err(Failure::Silent);
     }
-    let bars: Vec<Bars> = estimates.iter().map(|e| e.bars(&e.curve())).collect();
-    let footprints: Vec<u64> = estimates.iter().map(|e| e.footprint().map_or(0, |f| f.0)).collect();
+    let bars: Vec<Bars> = estimates.iter().map(|e| e.asked.bars(&e.asked.curve())).collect();
+    let of_lru: Vec<&Estimate> = estimates.iter().map(Curves::of_lru).collect();
     let whole = named.iter().zip(bounds(args, &named)?).zip(&estimates);
     let tenants: Vec<Tenant> = whole
         .map(|(((name, _), (floor, ceiling)), estimate)| Tenant {
             name: name.clone(),
-            curve: estimate.curve(),
+            curve: estimate.asked.curve(),
             floor,
             ceiling,
         })
         .collect();
-    let report = divided(args, &named, &tenants, &footprints, &bars, !input.interrupted())?;
+    let report = divided(args, &named, &tenants, &of_lru, &bars, !input.interrupted())?;
     if args.json {
         out.json(&report)?;
     } else if args.csv {
@@ -137,6 +151,19 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The curve of a tenant in the making, and LRU's if that is another.
+struct Curves {
+    asked: Estimate,
+    lru: Option<Estimate>,
+}
+
+impl Curves {
+    /// LRU's: it tells what one queue for all would miss, and how many blocks there are.
+    fn of_lru(&self) -> &Estimate {
+        self.lru.as_ref().unwrap_or(&self.asked)
+    }
+}
+
 /// The curves of a trace in the making: its own, or with `--per-tenant` each of its tenants', whose names then follow
 /// the trace's where there are several traces.
 fn estimates(
@@ -144,15 +171,21 @@ fn estimates(
     path: &Path,
     args: &PartitionArgs,
     input: &Input,
-) -> Result<Vec<(String, Estimate)>, undercroft_trace::TraceError> {
-    let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
-    let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate(None)));
+) -> Result<Vec<(String, Curves)>, undercroft_trace::TraceError> {
+    let sizes = simulated(args);
+    let estimate = |by, policy| Estimate::new(by, policy, Requests::All, &sizes, &args.trace.estimate(None));
+    let lru = AnyPolicyKind::from(PolicyKind::Lru);
+    let new = || {
+        let beside = (args.policy != lru).then(|| estimate(CurveMethod::Exact, lru));
+        (0u64, Curves { asked: estimate(args.by, args.policy), lru: beside })
+    };
     let mut all = vec![];
     let names = input.read_parts(path, args.trace.per_tenant, |parts| {
         all.resize_with(parts.len().max(all.len()), new);
-        all.par_iter_mut().zip(parts).for_each(|((requests, estimate), part)| {
+        all.par_iter_mut().zip(parts).for_each(|((requests, curves), part)| {
             *requests += part.blocks.len() as u64;
-            estimate.observe(part);
+            let Curves { asked, lru } = curves;
+            rayon::join(|| asked.observe(part), || lru.iter_mut().for_each(|lru| lru.observe(part)));
         });
     })?;
     if !args.trace.per_tenant {
@@ -166,8 +199,12 @@ fn estimates(
     Ok(asked.map(|(number, (_, estimate))| (called(number), estimate)).collect())
 }
 
-/// The sizes at which caches are simulated, in blocks: evenly up to the whole memory, and below that ever smaller ones.
+/// The sizes at which caches are simulated, if they are, in blocks: evenly up to the whole memory, and below that ever
+/// smaller ones.
 fn simulated(args: &PartitionArgs) -> Vec<u64> {
+    if !args.by.needs_sizes(args.policy) {
+        return vec![];
+    }
     let total = args.memory.0 / args.trace.block_bytes();
     let even = (1..=SIMULATED).map(|i| (u128::from(total) * u128::from(i) / u128::from(SIMULATED)) as u64);
     let mut sizes: Vec<u64> = even.chain((1..u64::BITS).map(|i| (total / SIMULATED) >> i)).filter(|&s| s > 0).collect();
@@ -224,7 +261,7 @@ fn divided(
     args: &PartitionArgs,
     named: &[(String, PathBuf)],
     tenants: &[Tenant],
-    footprints: &[u64],
+    of_lru: &[&Estimate],
     bars: &[Bars],
     complete: bool,
 ) -> Result<Report, Failure> {
@@ -234,13 +271,13 @@ fn divided(
     let parts = divide(tenants, total, args.method).map_err(said)?;
     let equal = equal(tenants, total).map_err(said)?;
     let proportional = proportional(tenants, total).map_err(said)?;
-    let curves: Vec<_> = tenants.iter().map(|t| t.curve.clone()).collect();
+    let curves: Vec<_> = of_lru.iter().map(|e| e.curve()).collect();
     let bytes = |blocks: u64| blocks.saturating_mul(block_bytes);
     let rows = tenants.iter().enumerate().map(|(i, t)| TenantReport {
         name: t.name.clone(),
         trace: named[i].1.display().to_string(),
         requests: t.curve.requests(),
-        footprint_blocks: footprints[i],
+        footprint_blocks: of_lru[i].footprint().map_or(0, |f| f.0),
         floor_bytes: bytes(t.floor),
         ceiling_bytes: (t.ceiling < u64::MAX).then(|| bytes(t.ceiling)),
         share_blocks: parts[i],

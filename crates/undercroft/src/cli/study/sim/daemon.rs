@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
 use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, DaemonTiming, DiskReplay, FoundBlocks, replay};
 use undercroft_study::sim::{Go, only_policies, without_repeats};
+use undercroft_trace::Format;
 use undercroft_trace::recording::Recording;
 use undercroft_units::CacheSize;
 
@@ -42,6 +43,11 @@ struct Shown {
 /// # Errors
 /// It is no recording, or is damaged; or it was interrupted, after what was done is shown.
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
+    if let Some(option) = unfit(args) {
+        return Err(Failure::Said(format!(
+            "--engine core replays a recording whole and as it is: leave out {option}, or --engine core"
+        )));
+    }
     let policies = without_repeats(
         only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied()))
             .map_err(|e| Failure::Said(e.to_string()))?,
@@ -105,6 +111,23 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         None if !document.complete => Err(Failure::Interrupted),
         None => Ok(()),
     }
+}
+
+/// An option that a replay through the data path has no use for, if one was given.
+fn unfit(args: &SimArgs) -> Option<&'static str> {
+    let (sweep, read) = (&args.sweep, &args.sweep.read);
+    let given = [
+        (sweep.block_size.is_some(), "--block-size"),
+        (sweep.footprint.is_some(), "--footprint"),
+        (sweep.warm_up > 0, "--warm-up"),
+        (sweep.limit.is_some(), "--limit"),
+        (read.format.is_some_and(|f| f != Format::Recording), "--format"),
+        (read.key_size.is_some(), "--key-size"),
+        (read.lenient, "--lenient"),
+        (read.columns.is_some(), "--columns"),
+        (read.separator.is_some(), "--separator"),
+    ];
+    given.iter().find(|(given, _)| *given).map(|(_, option)| *option)
 }
 
 fn one(args: &SimArgs, options: &DaemonOptions, stop: &AtomicBool) -> Result<DaemonReplay, Failure> {

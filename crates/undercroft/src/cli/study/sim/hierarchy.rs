@@ -87,7 +87,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     drop(meter);
     let Simulation { results, accesses, stopped, broken } = done.map_err(|e| Failure::Said(e.to_string()))?;
     if !stopped {
-        check_requests(&args.trace, accesses, broken.as_ref())?;
+        check_requests(&args.trace, accesses, args.sweep.warm_up, broken.as_ref())?;
     }
     let document = Document {
         trace: name,

@@ -31,6 +31,11 @@ use undercroft_units::{CacheSize, WrittenSize, human_size};
 /// # Errors
 /// The trace cannot be read, or not to its end; or it was interrupted, after the results.
 pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
+    let through_core =
+        args.engine == Engine::Core && args.hierarchy.is_empty() && args.beside.is_empty() && !args.per_tenant;
+    if args.one_by_one && !through_core {
+        return Err(Failure::Said("--one-by-one is for --engine core: without it, nothing overlaps".into()));
+    }
     let stop = interrupt()?;
     if !args.hierarchy.is_empty() {
         return hierarchy::run(args, &stop, out);
@@ -40,9 +45,6 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     }
     if args.engine == Engine::Core {
         return daemon::run(args, &stop, out);
-    }
-    if args.one_by_one {
-        return Err(Failure::Said("--one-by-one is for --engine core: without it, nothing overlaps".into()));
     }
     let mut policies = without_repeats(args.policy.iter().flat_map(|p| p.0.iter().copied()));
     if policies.is_empty() {

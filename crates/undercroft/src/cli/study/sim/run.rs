@@ -153,7 +153,7 @@ pub fn run_trace(
     drop(meter);
     let done = done.map_err(|e| Failure::Said(e.to_string()))?;
     if !done.stopped {
-        check_requests(path, done.accesses, done.broken.as_ref())?;
+        check_requests(path, done.accesses, args.warm_up, done.broken.as_ref())?;
     }
     Ok(Some(TraceRun {
         name,
@@ -166,16 +166,21 @@ pub fn run_trace(
     }))
 }
 
-/// Refuses a trace of which nothing could be counted, as it is empty or `broken` at its beginning: no miss ratio is
-/// that of nothing.
+/// Refuses a trace of which nothing could be counted, as it is empty, `broken` at its beginning, or no longer than the
+/// `warm_up`: no miss ratio is that of nothing.
 ///
 /// # Errors
 /// It is one.
-pub fn check_requests(path: &Path, accesses: u64, broken: Option<&impl Display>) -> Result<(), Failure> {
+pub fn check_requests(path: &Path, accesses: u64, warm_up: u64, broken: Option<&impl Display>) -> Result<(), Failure> {
     match broken {
-        _ if accesses > 0 => Ok(()),
+        _ if accesses > warm_up => Ok(()),
         Some(e) => Err(Failure::Said(e.to_string())),
-        None => Err(Failure::Said(format!("the trace {} has no requests", path.display()))),
+        None if accesses == 0 => Err(Failure::Said(format!("the trace {} has no requests", path.display()))),
+        None => Err(Failure::Said(format!(
+            "nothing is counted of the trace {}: {accesses} accesses were read, and the first {warm_up} fill the \
+             caches; give a smaller --warm-up",
+            path.display()
+        ))),
     }
 }
 
