@@ -8,7 +8,7 @@ import time
 import pytest
 from harness import images
 from harness.daemon import Disk, until
-from harness.programs import built, driver, finish_driver, need, run, start_driver
+from harness.programs import built, driver, finish_driver, need, need_root, run, start_driver
 
 SIZE = 32 * images.MIB
 
@@ -181,3 +181,33 @@ def test_disks_come_and_go_by_command(serve, scratch):
     assert again.returncode == 1 and "there is no disk" in again.stderr
     shown = json.loads(daemon.call("attach", "b", image, "--read-only", "--socket", socket, "--json").stdout)
     assert shown["name"] == "b" and shown["read_only"]
+
+
+def test_a_group_in_which_the_daemon_is_not_is_said_with_what_to_do(scratch):
+    """Only root may give sockets to any group; a daemon of a user of its own has to be in it. For the control socket it
+    does not start; for a disk's, the disk waits."""
+    need_root()
+    need("setpriv")
+    image = images.raw(scratch / "a.raw", SIZE)
+    for path in (scratch, image):
+        os.chown(path, 65534, 65534)
+    config = scratch / "undercroft.toml"
+    alone = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    for key, ends in (("control_group", True), ("disk_group", False)):
+        config.write_text(
+            f'[daemon]\nruntime_dir = "{scratch}/run"\ncontrol = "{scratch}/c.sock"\n{key} = 4\n'
+            f'[[disk]]\nname = "a"\nimage = "{image}"\nformat = "raw"\n[store]\nmemory = "64MiB"\n'
+        )
+        log = scratch / f"{key}.log"
+        with log.open("wb") as to:
+            daemon = subprocess.Popen([*alone, built("undercroft"), "serve", config], stdout=to, stderr=to)
+        try:
+            until(lambda log=log: "SupplementaryGroups=4" in log.read_text(), "the remedy is in the log")
+            assert "cannot be given to the group 4, in which this process is not" in log.read_text()
+            if ends:
+                assert daemon.wait(20) == 1
+            else:
+                until(lambda log=log: "1 waiting" in log.read_text(), "it serves the others")
+        finally:
+            daemon.kill()
+            daemon.wait()

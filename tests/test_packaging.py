@@ -1,5 +1,7 @@
 """Set-up, installation and the Debian package: what a newcomer runs first, and what an operator gets."""
 
+import grp
+import json
 import os
 import pwd
 import re
@@ -248,6 +250,33 @@ def test_shipped_configuration_is_valid(scratch):
     """What the package installs as configuration passes `undercroft check`, or asks for disks and nothing else."""
     done = run(built("undercroft"), "check", ROOT / "dist" / "undercroft.toml", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_shipped_example_is_good_where_it_is_not_commented_out(scratch):
+    """All that it offers goes together: nothing is wrong with it but that its images are not here."""
+    text = (ROOT / "dist" / "undercroft.toml").read_text(encoding="utf-8")
+    whole = scratch / "whole.toml"
+    text = re.sub(r"^#(?! )", "", text, flags=re.MULTILINE)
+    whole.write_text(re.sub("/run/undercroft|/etc/undercroft|/run/libvirt/qemu", str(scratch), text))
+    done = run(built("undercroft"), "check", "--let-wait", "--json", whole, check=False)
+    problems = [p for p in json.loads(done.stdout)["problems"] if p["severity"] == "error"]
+    assert all("image" in p["error"] for p in problems), problems
+
+
+def test_what_the_unit_offers_for_ksm_runs_on_older_kernels(scratch):
+    """Its command lets the daemon's group write the files that there are: Debian 12's kernel has not all of them."""
+    (command,) = re.findall(r"^#ExecStartPre=\+/bin/sh -c '(.*ksm.*)'$", UNIT, re.MULTILINE)
+    for name in ("run", "pages_to_scan", "sleep_millisecs", "use_zero_pages", "full_scans"):
+        (scratch / name).touch(mode=0o644)
+    group = grp.getgrgid(os.getgid()).gr_name
+    run("/bin/sh", "-c", command.replace("/sys/kernel/mm/ksm", str(scratch)).replace("undercroft", group))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in scratch.iterdir()}
+    assert modes["run"] == modes["use_zero_pages"] == 0o664 and modes["full_scans"] == 0o644
+
+
+def test_the_unit_keeps_what_the_next_start_needs():
+    """What KSM was before is in its directory, which systemd would remove when the daemon was killed."""
+    assert re.search(r"^RuntimeDirectoryPreserve=yes$", UNIT, re.MULTILINE)
 
 
 def test_debian_package(scratch):

@@ -239,6 +239,26 @@ def test_stop_with_a_stalled_disk(serve, scratch, nbdkit):
         waiting.communicate()
 
 
+def test_the_command_stop_waits_until_images_are_closed(serve, scratch, nbdkit):
+    """While a disk does not answer, `undercroft stop` does not say that the daemon has stopped; when it does say so, the
+    process is gone."""
+    far = images.raw(scratch / "far.raw", SIZE, seed=3)
+    upstream = nbdkit("file", far)
+    beside = Beside(serve, scratch, upstream.uri, "nbd")
+    upstream.pause()
+    waiting = start_driver("run", beside.daemon.vhost("up"), "--ops", "10", "--depth", "2")
+    try:
+        until(lambda: beside.daemon.disk("up")["inflight_ops"] > 0, "requests reach the stalled disk")
+        early = beside.daemon.call("stop", "--timeout", "1s", check=False)
+        assert early.returncode == 1 and "has not stopped within 1s" in early.stderr, early
+        assert beside.daemon.process.poll() is None
+    finally:
+        upstream.go_on()
+        waiting.kill()
+        waiting.communicate()
+    until(lambda: beside.daemon.process.poll() is not None, "it ends when the image answers")
+
+
 def test_stop_with_a_stalled_disk_of_an_nbd_client(serve, scratch, nbdkit):
     """SIGTERM while a request of an NBD client waits for a disk that never answers again: the other disks are closed
     in order, and the daemon ends by itself, not by its deadline."""

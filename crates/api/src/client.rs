@@ -143,7 +143,7 @@ fn no_daemon(socket: &Path, e: &std::io::Error) -> ClientError {
         ),
         std::io::ErrorKind::PermissionDenied => (
             "this user may not use the socket".to_string(),
-            "use sudo, or set daemon.control_group to a group you are in",
+            "use sudo, or set daemon.control_group to a group you are in, and the daemon, too",
         ),
         _ => (e.to_string(), "name its socket with --control or UNDERCROFT_CONTROL"),
     };

@@ -102,10 +102,7 @@ impl Checker<'_> {
     pub(crate) fn image_fault(&mut self, line: Option<usize>, place: &str, image: &ImageSpec, fault: Fault) {
         let shown = &image.location;
         let (error, remedy) = match fault {
-            Fault::Missing => (
-                format!("the image {shown} does not exist"),
-                format!("correct the path, or make one: `qemu-img create -f qcow2 {shown} 20G`"),
-            ),
+            Fault::Missing => (format!("the image {shown} does not exist"), missing_remedy(image)),
             Fault::NoImage => (
                 format!("the image {shown} is neither a file nor a block device"),
                 "give a file, a block device, or an NBD URI".to_string(),
@@ -194,6 +191,16 @@ impl Checker<'_> {
         }
         text.to_string()
     }
+}
+
+/// How to make an image that does not exist, in the format that it is to have; of a device nobody can.
+fn missing_remedy(image: &ImageSpec) -> String {
+    let shown = &image.location;
+    if shown.starts_with("/dev/") {
+        return "correct the path, or see why the device is not there".to_owned();
+    }
+    let format = if image.format == Some(ImageFormat::Raw) { "raw" } else { "qcow2" };
+    format!("correct the path, or make one: `qemu-img create -f {format} {shown} 20G`")
 }
 
 /// A serial number from a name: the name if it fits, else its beginning and a checksum (FNV-1a) of all of it.

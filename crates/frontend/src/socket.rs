@@ -48,6 +48,17 @@ pub enum SocketError {
     /// Something else has that name.
     #[error("{0} exists and is not a socket: move it away, or choose another path")]
     NotASocket(PathBuf),
+    /// Only root may give files to groups in which it is not.
+    #[error(
+        "the socket {path} cannot be given to the group {gid}, in which this process is not: run it in that group (a \
+         systemd unit: SupplementaryGroups={gid}), or choose a group in which it is"
+    )]
+    Group {
+        /// The path.
+        path: PathBuf,
+        /// The group.
+        gid: u32,
+    },
     /// The kernel refused.
     #[error("cannot {what} the socket {path}: {source}")]
     Os {
@@ -141,7 +152,10 @@ pub fn bind_unix(path: &Path, access: SocketPermissions) -> Result<BoundSocket, 
         Err(Errno::NOENT) => return Err(SocketError::NoDirectory(path.to_owned())),
         Err(e) => return Err(os("bind")(e)),
     }
-    let guard = permit(path, access).map_err(os("set the permissions of"))?;
+    let guard = permit(path, access).map_err(|e| match access.gid {
+        Some(gid) if e == Errno::PERM => SocketError::Group { path: path.to_owned(), gid },
+        _ => os("set the permissions of")(e),
+    })?;
     rustix::net::listen(&fd, BACKLOG).map_err(os("listen on"))?;
     Ok(BoundSocket { guard, listener: UnixListener::from(fd) })
 }

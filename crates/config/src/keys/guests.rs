@@ -114,7 +114,7 @@ pub const VM: Section = Section {
             "none: mode 0600",
             "name or number",
             Restart,
-            "Group that may use `control_socket` (mode 0660)."
+            "Group that may use `control_socket` (mode 0660); the daemon has to be in it."
         ),
         key!(
             "pid_file",

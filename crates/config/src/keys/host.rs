@@ -208,7 +208,7 @@ pub const DAEMON: Section = Section {
             "name or number",
             Restart,
             "Group that may use the control socket (mode 0660). Whoever may use it can stop the daemon and attach \
-             disks."
+             disks. The daemon has to be in it (`SupplementaryGroups=` of its unit)."
         ),
         key!(
             "runtime_dir",

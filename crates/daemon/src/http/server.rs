@@ -53,8 +53,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Why control cannot listen: names the thing and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The control socket.
-    #[error("control: {0}")]
+    /// The control socket; its source says what is wrong.
+    #[error("control")]
     Socket(#[from] SocketError),
     /// The runtime directory.
     #[error("the runtime directory {dir} cannot be used: {reason}; set daemon.runtime_dir, or give --control PATH")]

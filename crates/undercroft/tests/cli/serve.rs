@@ -4,7 +4,7 @@
 
 use super::place::{Place, Running, Said};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ fn check_names_every_problem_with_its_line() {
     assert_eq!(json["disks"][0]["share_bytes"].as_u64(), Some(64 << 20));
     fs::write(p.at("gone.toml"), "[[disk]]\nname = \"d\"\nimage = \"no.raw\"\n").unwrap();
     p.run(&["check", "gone.toml"]).is(1, &["does not exist", "1 error and 0 warnings"], &[]);
+    let waits = ["does not exist", "`qemu-img create -f qcow2 ", "gone.toml: good: ", ", 1 fault for which disks wait"];
+    p.run(&["check", "--let-wait", "gone.toml"]).is(0, &waits, &[]);
+    p.run(&["check", "--let-wait", "bad.toml"]).is(1, &[], &[]);
     p.run(&["check", "none.toml"]).is(1, &["none.toml: error: the configuration cannot be read", "1 error and"], &[]);
 }
 
@@ -48,6 +51,20 @@ fn what_cannot_be_served_is_said_before_anything_is_opened() {
     let mut c = p.command(&["serve", "-i", "a.raw"]);
     let said = Said::from(c.env("UNDERCROFT_LOG", "no=such=thing").output().unwrap(), &["serve"]);
     said.is(1, &[], &["UNDERCROFT_LOG=\"no=such=thing\" is no filter"]);
+}
+
+#[test]
+fn a_configuration_that_comes_through_a_pipe_is_read_whole() {
+    let p = Place::new();
+    let through = |text: &str| {
+        let args = ["check", "/dev/stdin"];
+        let mut child = p.command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        Said::from(child.wait_with_output().unwrap(), &args)
+    };
+    through("[store]\nmemory = \"1KiB\"\n").is(1, &["memory", "1 error"], &[]);
+    let image = p.at("a.raw");
+    through(&format!("[[disk]]\nname = \"d\"\nimage = {image:?}\n")).is(0, &["good: 1 disk in "], &[]);
 }
 
 #[test]
@@ -122,7 +139,7 @@ fn watching_shows_frame_after_frame_and_ctrl_c_ends_it_in_order() {
 #[test]
 fn an_image_is_served_from_start_to_stop() {
     let p = Place::new();
-    let (daemon, said) =
+    let (mut daemon, said) =
         Running::start(&p, &["serve", "--image", "a.raw", "-i", "b.raw", "-f", "raw", "--memory", "64MiB", "--nbd"]);
     for needle in ["a.raw.sock", "vhost-user-blk-pci", "share=on", "nbd+unix:///a?socket=", "status --control"] {
         assert!(said.contains(needle), "{needle}: {said}");
@@ -157,6 +174,8 @@ fn an_image_is_served_from_start_to_stop() {
     // A second daemon finds the first.
     p.run(&["serve", "-i", "b.raw", "--socket", "other.sock"]).is(1, &[], &["control.sock", "in use"]);
     p.run(&["stop"]).is(0, &["the daemon has stopped"], &[]);
+    // Its images are closed when it says so, and not only its control socket.
+    assert!(daemon.0.try_wait().unwrap().is_some(), "it is still there");
     assert_eq!(daemon.wait().0, 0);
     for socket in ["a.raw.sock", "b.raw.sock", "a.raw.nbd.sock", "control.sock"] {
         assert!(!p.at(socket).exists(), "{socket} is left");

@@ -55,7 +55,8 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(plan) = plan.as_ref().filter(|_| !problems.iter().any(unusable)) {
         problems.extend(plan.disks.iter().filter_map(of_image));
     }
-    let ok = problems.iter().all(|p| p.severity < Severity::Disk);
+    let least = if args.let_wait { Severity::Error } else { Severity::Disk };
+    let ok = problems.iter().all(|p| p.severity < least);
     if args.json {
         let good = plan.as_ref().filter(|_| ok);
         out.json(&Report {
@@ -72,7 +73,7 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
             out.line(&Problems { file: Some(args.config.clone()), problems }.to_string())?;
         }
         match plan.filter(|_| ok) {
-            Some(plan) => out.line(&summary(&args.config, &plan, warnings))?,
+            Some(plan) => out.line(&summary(&args.config, &plan, errors, warnings))?,
             None => out.line(&format!(
                 "{}: {} and {}",
                 args.config.display(),
@@ -146,9 +147,12 @@ fn of_plan(disk: &config::DiskPlan) -> Disk<'_> {
     }
 }
 
-fn summary(file: &Path, plan: &ServePlan, warnings: usize) -> String {
+fn summary(file: &Path, plan: &ServePlan, faults: usize, warnings: usize) -> String {
     let mut text = format!("{}: good: {}", file.display(), count(plan.disks.len(), "disk"));
     text += &format!(" in {} of memory", Size(plan.store.memory_bytes));
+    if faults > 0 {
+        text += &format!(", {} for which disks wait", count(faults, "fault"));
+    }
     if warnings > 0 {
         text += &format!(", {}", count(warnings, "warning"));
     }

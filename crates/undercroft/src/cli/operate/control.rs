@@ -6,6 +6,10 @@ use super::args::{DropCacheArgs, ReloadArgs, SetArgs, StopArgs};
 use crate::cli::output::Out;
 use crate::cli::{Failure, control_socket};
 use hyper::Method;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -153,24 +157,43 @@ fn describe(report: &ReloadReport) -> String {
 /// There is no daemon, or it has not gone in time.
 pub fn stop(args: &StopArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
+    // Its process, not its socket: images are closed after the socket.
+    let process = process_at(&socket);
     client::request(&socket, Method::POST, "/v1/stop", None)?;
     if args.no_wait {
         out.line("the daemon is stopping")?;
         return Ok(());
     }
-    let begun = Instant::now();
-    while UnixStream::connect(&socket).is_ok() {
-        if begun.elapsed() > args.timeout.duration() {
+    let end = Instant::now() + args.timeout.duration();
+    let gone = || match &process {
+        Some(process) => has_ended(process),
+        None => UnixStream::connect(&socket).is_err(),
+    };
+    while !gone() {
+        if Instant::now() > end {
             return Err(Failure::Said(format!(
                 "the daemon has not stopped within {}; an image may not answer: see its log, or wait longer with \
                  --timeout",
                 args.timeout
             )));
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(20));
     }
     out.line("the daemon has stopped")?;
     Ok(())
+}
+
+/// The process that listens on a socket; `None` if it cannot be told, as from within another namespace.
+fn process_at(socket: &Path) -> Option<OwnedFd> {
+    let stream = UnixStream::connect(socket).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    pidfd_open(peer.pid, PidfdFlags::empty()).ok()
+}
+
+/// Whether a process has ended. One that cannot be watched counts as ended: nobody would be told otherwise.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    !matches!(poll(&mut watched, Some(&Timespec::default())), Ok(0) | Err(Errno::INTR))
 }
 
 #[cfg(test)]

@@ -149,6 +149,10 @@ fn is_image(file: &Path) -> bool {
     if about.file_type().is_block_device() {
         return true;
     }
+    // What is read of a pipe here would be missing from the configuration.
+    if !about.is_file() {
+        return false;
+    }
     let mut first = Vec::new();
     let read = fs::File::open(file).and_then(|f| f.take(4096).read_to_end(&mut first));
     read.is_ok() && (first.starts_with(b"QFI\xfb") || first.contains(&0))

@@ -127,8 +127,12 @@ pub struct ServeArgs {
 Every problem is named, not only the first, with its line and what to do. The tables of qcow2 images that nothing uses
 are read and verified, as before the first write of a disk; nothing is changed.
 
+A disk whose image is missing or damaged is an error, although the daemon would serve the others and let that disk wait.
+With --let-wait it is only named.
+
 Examples:
   undercroft check /etc/undercroft/undercroft.toml
+  undercroft check --let-wait /etc/undercroft/undercroft.toml   # would it start
   undercroft check --json undercroft.toml | jq '.problems[].error'
 
 Exit codes:
@@ -140,6 +144,9 @@ pub struct CheckArgs {
     /// Configuration file
     #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
     pub config: PathBuf,
+    /// Succeed although disks have to wait for their images, as the daemon starts and reloads then, too
+    #[arg(long)]
+    pub let_wait: bool,
     /// For programs: {ok, problems, disks}
     #[arg(long)]
     pub json: bool,
