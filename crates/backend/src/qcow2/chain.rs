@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use undercroft_cache::Base;
 use undercroft_config::ImageSpec;
-use undercroft_host::{Direct, DiskFile, Fence, FencedFile, FileId};
+use undercroft_host::{Direct, DiskFile, Fence, FencedFile, FileId, OpenFile};
 
 /// Images of one chain at most.
 const DEPTH_MAX: usize = 64;
@@ -42,7 +42,16 @@ pub(super) struct Chain {
     /// The images behind the top one, and what that has of its own.
     pub base: Option<Base>,
     /// Released last.
-    pub claims: Vec<InUse>,
+    pub claims: Vec<Claimed>,
+}
+
+/// One file of an open chain: nobody else writes to it for as long as this is there.
+pub(super) struct Claimed {
+    /// Lets go of its locks when it is dropped, although imago has a copy of the descriptor: locks are of what both
+    /// refer to.
+    _locked: Arc<OpenFile>,
+    /// Released after the locks, so that the next disk that may have the file finds it unlocked.
+    _claim: InUse,
 }
 
 /// Opens the chain whose top is `file`.
@@ -83,7 +92,7 @@ struct Opening<'a> {
     /// The disk that all is opened for.
     location: &'a str,
     ids: Vec<FileId>,
-    claims: Vec<InUse>,
+    claims: Vec<Claimed>,
     direct: bool,
     /// The files of the chain as they were when they were opened, the top first.
     states: Vec<Option<FileState>>,
@@ -109,7 +118,8 @@ impl Opening<'_> {
             return Err(damaged("its chain of backing images has more than 64 links"));
         }
         self.ids.push(file.id);
-        self.claims.push(InUse::claim(file.id, image, self.location, write)?);
+        let claim = InUse::claim(file.id, image, self.location, write)?;
+        self.claims.push(Claimed { _locked: Arc::clone(&file.file), _claim: claim });
         raw::lock(file, image, !write, write)?;
         let state = FileState::of(file, qcow2).map_err(|e| io_error(image, "asking for its state", e))?;
         self.states.push(state);
@@ -239,7 +249,7 @@ pub(super) fn read_header(image: &str, file: &DiskFile) -> Result<Header, OpenEr
     Ok(header)
 }
 
-/// The file as imago sees it. The descriptor is a copy of ours, so our locks hold for it too.
+/// The file as imago sees it. The descriptor is a copy of ours, so our locks hold for it too, and end with ours.
 fn storage(path: &Path, file: &DiskFile, write: bool, fence: Arc<Fence>) -> io::Result<FencedFile> {
     let options = StorageOpenOptions::new().filename(path).write(write).direct(file.direct);
     Ok(FencedFile::new(File::from_open_file(file.file.try_clone()?, options)?, fence))

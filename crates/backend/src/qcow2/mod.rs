@@ -19,7 +19,6 @@ pub use own::own_clusters;
 pub use verify::{Failure, Verified, verify};
 
 use super::failures::{FailureLog, io_error};
-use super::registry::InUse;
 use super::{Backend, Geometry, ImageSpec, OpenError};
 use gate::Gate;
 use imago::io_buffers::{IoVector, IoVectorMut};
@@ -206,7 +205,7 @@ struct Image {
     out_of_service: AtomicBool,
     failures: Mutex<FailureLog>,
     /// Released last.
-    _claims: Vec<InUse>,
+    _claims: Vec<chain::Claimed>,
 }
 
 impl Work for Image {

@@ -164,6 +164,34 @@ fn a_chain_of_three_is_read_through_and_only_the_top_is_written() {
 }
 
 #[test]
+fn no_other_program_writes_to_an_image_of_an_open_chain() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base.img");
+    std::fs::write(&base, pattern(1, SIZE as usize)).unwrap();
+    let (middle, top) = (dir.path().join("middle.qcow2"), dir.path().join("top.qcow2"));
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "raw", s(&middle)]);
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "middle.qcow2", "-F", "qcow2", s(&top)]);
+    let write = |format, image: &Path| {
+        let out = try_run("qemu-io", &["-f", format, "-c", "write 0 512", s(image)]);
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    for read_only in [false, true] {
+        let spec = spec(&top, ImageFormat::Qcow2, read_only);
+        let h = Harness::new(backend::open(&spec, &OpenOptions::default()).unwrap());
+        for (format, image) in [("raw", &base), ("qcow2", &middle), ("qcow2", &top)] {
+            let (wrote, says) = write(format, image);
+            assert!(!wrote && says.contains("lock"), "{image:?}, read-only {read_only}: {says}");
+        }
+        drop(h);
+        // From the top, as QEMU keeps the images behind one that it writes to as they are.
+        for (format, image) in [("qcow2", &top), ("qcow2", &middle), ("raw", &base)] {
+            let (wrote, says) = write(format, image);
+            assert!(wrote, "{image:?} is locked by a chain that is closed: {says}");
+        }
+    }
+}
+
+#[test]
 fn compressed_clusters_are_read_and_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let raw = dir.path().join("raw.img");
