@@ -24,7 +24,7 @@ use super::failures::FailureLog;
 use super::registry::{Image, InUse};
 use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions};
 use handshake::{Export, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
-use link::{ATTEMPT_TIMEOUT, Connection, Connector, Report};
+use link::{ATTEMPT_TIMEOUT, Connection, Connector, PAUSE_MAX, PAUSE_MIN, Report};
 use ops::{Op, Ops, Stage, Step};
 use replies::Replies;
 use rustix::event::Timespec;
@@ -123,6 +123,8 @@ enum Link {
         replies: Replies,
         /// The socket's buffer is full: it is watched for room.
         full: bool,
+        /// Since when.
+        since_ns: u64,
     },
     /// Waiting for the next connection.
     Down {
@@ -133,15 +135,48 @@ enum Link {
     Dead,
 }
 
-/// What has gone wrong since the last answer.
+impl Link {
+    fn up(socket: OwnedFd, export: Export) -> Self {
+        let replies = Replies::new(export.structured, export.allocation);
+        Self::Up { socket, replies, full: false, since_ns: now_ns() }
+    }
+}
+
+/// What has gone wrong since the last answer, or since a connection was kept for long with nothing to answer.
 #[derive(Default)]
 struct Trouble {
-    /// Since when; 0 if nothing has.
+    /// Since when the disk is without the server; 0 if it never was.
     since_ns: u64,
     /// The last reason that was logged.
     logged: String,
     /// Connections that broke without one answer.
     strikes: u32,
+    /// One of them broke while something waited for its answer.
+    unanswered: bool,
+}
+
+impl Trouble {
+    /// One more connection broke, now, after it had had nothing to answer for `idle_ns`, or had something
+    /// `unanswered`. Returns how long to wait before the next attempt.
+    ///
+    /// Where nothing was left unanswered, the server did all that was asked of it: the disk is without it since this
+    /// break, not since an earlier one. A strike it is all the same, or a server that closes every connection at once
+    /// would be called without a pause; being idle for `patience_ns` ends those as well.
+    fn breaks(&mut self, now_ns: u64, idle_ns: u64, unanswered: bool, patience_ns: u64) -> Duration {
+        if idle_ns >= patience_ns {
+            *self = Self::default();
+        }
+        if !self.unanswered {
+            self.since_ns = now_ns;
+        }
+        self.unanswered |= unanswered;
+        let pause = match self.strikes {
+            0 => Duration::ZERO,
+            n => (PAUSE_MIN * (1 << n.min(10))).min(PAUSE_MAX),
+        };
+        self.strikes += 1;
+        pause
+    }
 }
 
 /// Bytes that came from the server and were not used yet.
@@ -197,7 +232,7 @@ impl Nbd {
             sent: 0,
             heads: VecDeque::new(),
             trouble: Trouble::default(),
-            link: Link::Up { socket, replies: Replies::new(export.structured, export.allocation), full: false },
+            link: Link::up(socket, export),
             connector,
             finished: VecDeque::new(),
             answered: Vec::new(),
@@ -433,5 +468,34 @@ impl Drop for Nbd {
             std::mem::forget(self.ops.remove(slot));
         }
         self.finished.drain(..).for_each(std::mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn time_without_the_server_counts_from_the_first_break_that_left_something_unanswered() {
+        let mut t = Trouble::default();
+        assert_eq!(t.breaks(100 * S, 9 * S, false, 60 * S), Duration::ZERO);
+        t.breaks(110 * S, 9 * S, false, 60 * S);
+        t.breaks(120 * S, 9 * S, true, 60 * S);
+        assert_eq!(t.since_ns, 120 * S);
+        // A server that takes connections and answers nothing is not a server that is back, with or without a request.
+        t.breaks(130 * S, 0, true, 60 * S);
+        t.breaks(140 * S, 9 * S, false, 60 * S);
+        assert_eq!(t.since_ns, 120 * S);
+        t.breaks(999 * S, 60 * S, false, 60 * S);
+        assert_eq!((t.since_ns, t.strikes, t.unanswered), (999 * S, 1, false));
+    }
+
+    #[test]
+    fn a_server_that_closes_every_connection_at_once_is_called_ever_more_rarely() {
+        let mut t = Trouble::default();
+        let pauses: Vec<Duration> = (1..20).map(|n| t.breaks(n, 1, false, 60 * S)).collect();
+        assert!(pauses.is_sorted() && pauses[1] > PAUSE_MIN && pauses[18] == PAUSE_MAX, "{pauses:?}");
     }
 }

@@ -4,7 +4,6 @@
 //! before a flush succeeds, every change that it covers is either known to be with a server that has not been restarted
 //! since, or was reported as lost.
 
-use super::link::{PAUSE_MAX, PAUSE_MIN};
 use super::*;
 
 impl Nbd {
@@ -164,17 +163,16 @@ impl Nbd {
 
     /// The connection is of no use any more: everything under way waits for the next one.
     pub(super) fn lost(&mut self, why: &str) {
-        if !matches!(self.link, Link::Up { .. }) {
-            return;
-        }
+        let Link::Up { since_ns: up_ns, .. } = self.link else { return };
         // Dropping the socket closes it, which also ends its being watched.
         self.link = Link::Down { gave_up: false };
         (self.sent, self.input.start, self.input.end) = (0, 0, 0);
         self.heads.clear();
         self.answered.clear();
-        if self.trouble.since_ns == 0 {
-            self.trouble.since_ns = now_ns();
-        }
+        let (now, asked_ns) = (now_ns(), self.ops.iter_mut().map(|op| op.since_ns).min());
+        let idle_ns = asked_ns.unwrap_or(now).saturating_sub(up_ns);
+        let patience_ns = self.options.give_up_after.as_nanos() as u64;
+        let pause = self.trouble.breaks(now, idle_ns, asked_ns.is_some(), patience_ns);
         self.log_trouble(why);
         self.distrust_unflushed_changes();
         for op in self.ops.iter_mut() {
@@ -182,12 +180,6 @@ impl Nbd {
             (op.stage, op.step, op.progress, op.error) = (Stage::Queued, Step::Part, 0, None);
         }
         self.queue = self.ops.in_order().into();
-        let pause = if self.trouble.strikes == 0 {
-            Duration::ZERO
-        } else {
-            (PAUSE_MIN * (1 << self.trouble.strikes.min(10))).min(PAUSE_MAX)
-        };
-        self.trouble.strikes += 1;
         self.connector.reconnect(pause);
         self.arm_timer();
         self.tick();
@@ -263,7 +255,7 @@ impl Nbd {
         }
         tracing::info!(image = self.location, operations = self.ops.len(), "connected to the NBD server again");
         self.export = export;
-        self.link = Link::Up { socket, replies: Replies::new(export.structured, export.allocation), full: false };
+        self.link = Link::up(socket, export);
         self.send();
     }
 

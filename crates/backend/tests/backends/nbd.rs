@@ -365,6 +365,58 @@ fn a_server_gone_for_too_long_means_errors_and_one_that_is_back_is_used_again() 
     drop(server);
 }
 
+/// Turns until the disk says `state` of itself, or does not.
+fn turn_until(h: &mut Harness, state: &str, says: bool) {
+    let start = Instant::now();
+    while h.backend.describe().contains(state) != says {
+        assert!(start.elapsed() < Duration::from_secs(30), "{}", h.backend.describe());
+        std::thread::sleep(Duration::from_millis(5));
+        h.turn(false);
+    }
+}
+
+#[test]
+fn breaks_while_nothing_was_asked_do_not_shorten_the_patience_with_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    let patience = Duration::from_secs(2);
+    let mut h = open_with(&server.uri(""), NbdOptions { give_up_after: patience, ..NbdOptions::default() });
+    assert!(h.read(0, 4096) == [0; 4096]);
+    for _ in 0..3 {
+        server.kill();
+        turn_until(&mut h, "connecting again", true);
+        server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+        turn_until(&mut h, "connecting again", false);
+        std::thread::sleep(patience * 2 / 5);
+    }
+    // More than the patience after the first break, and the first that something waits for.
+    server.kill();
+    let read = h.start(IoKind::Read, 0, 4096, None, 0);
+    h.turn(false);
+    server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    assert_eq!(h.wait(read).result, Ok(()));
+    drop(server);
+}
+
+#[test]
+fn a_connection_that_was_idle_for_long_ends_what_went_wrong_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    let patience = Duration::from_secs(2);
+    let mut h = open_with(&server.uri(""), NbdOptions { give_up_after: patience, ..NbdOptions::default() });
+    server.kill();
+    assert_eq!(h.run(IoKind::Read, 0, 4096).result, Err(IoError::Io));
+    server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    turn_until(&mut h, "server gone", false);
+    std::thread::sleep(patience + patience / 4);
+    server.kill();
+    let read = h.start(IoKind::Read, 0, 4096, None, 0);
+    h.turn(false);
+    server = Server::nbdkit(dir.path(), &["memory", "8M"]);
+    assert_eq!(h.wait(read).result, Ok(()));
+    drop(server);
+}
+
 #[test]
 fn an_export_of_another_size_is_not_taken_for_the_same() {
     let dir = tempfile::tempdir().unwrap();
