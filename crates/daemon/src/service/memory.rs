@@ -11,6 +11,7 @@ use crate::worker::WorkerHandle;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_api::KsmStatus;
+use undercroft_cache::PoolStats;
 use undercroft_config::DiskPlan;
 use undercroft_config::KsmPlan;
 use undercroft_config::{ControlError, ControlErrorKind};
@@ -65,6 +66,22 @@ impl Store for Disks {
     fn give_back(&self, within: Duration) -> u64 {
         self.0.upgrade().map_or(0, |s| s.give_back(within))
     }
+
+    fn unwatched(&self) {
+        // A store that never gives memory back makes the kernel kill something, which may be a guest. As with a worker,
+        // ending the process is the better failure.
+        tracing::error!(
+            "the watch over the machine's memory failed; the daemon ends so that a supervisor can start it"
+        );
+        crate::logging::flush();
+        std::process::abort();
+    }
+}
+
+/// What each of the disks that keep their blocks together pays for: an equal part, as the plan has it. Nothing if they
+/// are gone.
+fn charged_each(held: &PoolStats) -> Option<u64> {
+    (held.disks > 0).then(|| held.charged_blocks.div_ceil(held.disks))
 }
 
 /// What a disk holds of its share when it has `cached` blocks: the share less the blocks that it could have and has
@@ -90,11 +107,10 @@ impl Service {
             let p = by_name.get(disk.info().name.as_str())?;
             let id = disk.id();
             let held = disk.host().worker.call(move |w| w.core().pool_stats(id)).ok()?;
-            // Of several that keep their blocks together, an equal part for each, as the plan has it.
-            let charged = held.charged_blocks.div_ceil(held.disks);
-            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, charged) })
+            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, charged_each(&held)?) })
         };
-        self.disks().iter().filter_map(holding).collect()
+        // One that is being detached is listed until its image is closed, when another may have its number already.
+        self.disks().iter().filter(|d| !d.is_detaching()).filter_map(holding).collect()
     }
 
     fn frames_bytes(&self) -> u64 {
@@ -222,5 +238,28 @@ impl Service {
             settings: keeper.ksm().settings(),
             numbers: keeper.ksm().numbers(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan_for_tests::plan_in;
+    use super::*;
+
+    #[test]
+    fn disks_that_keep_their_blocks_together_pay_in_equal_parts() {
+        assert_eq!(charged_each(&PoolStats { disks: 3, charged_blocks: 10, ..PoolStats::default() }), Some(4));
+        assert_eq!(charged_each(&PoolStats::default()), None, "a disk that its worker has let go of");
+    }
+
+    #[test]
+    fn a_disk_that_is_still_being_detached_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = Service::start(plan_in(dir.path(), &["a", "b"])).unwrap();
+        assert_eq!(service.holdings().len(), 2);
+        // What closing an image that takes its time looks like: its worker has let go of the disk, and it is listed.
+        assert!(service.disks()[0].detach());
+        assert_eq!((service.disks().len(), service.holdings().len()), (2, 1));
+        service.shut_down();
     }
 }

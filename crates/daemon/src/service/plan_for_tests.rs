@@ -1,16 +1,20 @@
 //! A plan of a few small disks, for unit tests.
 //!
-//! Owns nothing that lasts. Never serves: the image is gone when the plan is returned. Invariant: what the
-//! configuration accepts.
+//! Owns nothing that lasts. Never serves: that is for the caller. Invariant: what the configuration accepts.
 
+use std::path::Path;
 use undercroft_config::{DiskSpec, Machine, ServePlan, ServeSpec, resolve};
 
-/// The plan of a store with these disks, all read-only on one image.
+/// The plan of a store with these disks, all read-only on one image, which is gone when the plan is returned.
 pub(super) fn plan(names: &[&str]) -> ServePlan {
-    let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("a.raw");
+    plan_in(tempfile::tempdir().unwrap().path(), names)
+}
+
+/// The same with image and sockets in a directory that stays.
+pub(super) fn plan_in(dir: &Path, names: &[&str]) -> ServePlan {
+    let image = dir.join("a.raw");
     std::fs::write(&image, [0; 4096]).unwrap();
-    let machine = Machine { runtime_dir: dir.path().into(), ..Machine::here() };
+    let machine = Machine { runtime_dir: dir.into(), ..Machine::here() };
     let disk = |name: &&str| DiskSpec {
         name: name.to_string(),
         image: image.display().to_string(),

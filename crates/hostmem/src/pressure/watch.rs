@@ -7,6 +7,7 @@ use super::control::{Direction, PressureControl, Rules};
 use super::divide::Holding;
 use super::source::{LimitsChanged, Roots, Sources};
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -38,6 +39,9 @@ pub trait Store: Send + Sync + 'static {
     /// Brings the disks down to what they may hold and the memory back to the kernel, in steps spread over `within`.
     /// Returns how many bytes went back.
     fn give_back(&self, within: Duration) -> u64;
+
+    /// The watch has failed: nobody looks at the machine's memory any more.
+    fn unwatched(&self);
 }
 
 /// What the watch says about itself.
@@ -120,7 +124,12 @@ impl Watch {
     /// If there can be no thread.
     pub fn start(&self, store: Arc<dyn Store>, roots: Roots) -> std::io::Result<()> {
         let (shared, wake_fd) = (self.shared.clone(), self.wake_fd.clone());
-        let run = move || Runner { shared, wake_fd, store, roots }.run();
+        let run = move || {
+            let runner = Runner { shared, wake_fd, store: Arc::clone(&store), roots };
+            if catch_unwind(AssertUnwindSafe(|| runner.run())).is_err() {
+                store.unwatched();
+            }
+        };
         let thread = std::thread::Builder::new().name("pressure".into()).spawn(run)?;
         *self.thread.lock().unwrap_or_else(|p| p.into_inner()) = Some(thread);
         Ok(())
