@@ -100,7 +100,12 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Frames that the disk pays for, with the others of its pool if it has the index; 0 without that.
     pub(crate) fn charged(&self, arena: &Store) -> u64 {
-        if self.holds_in_common() { self.charge(arena) } else { u64::from(self.residents.count()) }
+        match self.holds_in_common() {
+            // Its own part is in what the one that has the index is charged.
+            _ if self.is_away() => 0,
+            true => self.charge(arena),
+            false => u64::from(self.residents.count()),
+        }
     }
 
     /// Pages and evictions of disk `of` in the pool whose index is with this disk.

@@ -3,7 +3,9 @@
 use undercroft_cache::{AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, Op};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
-use undercroft_testkit::front::{Front, Guest, ValueDisks, Values, block_request};
+use undercroft_testkit::front::{Front, Guest, Numbered, ValueDisks, Values, block_request};
+
+use crate::deduplication::read_numbered;
 
 const A: DiskId = DiskId(3);
 const OTHER: DiskId = DiskId(0);
@@ -244,6 +246,27 @@ fn equal_content_is_held_once_and_each_disk_pays_for_its_own() {
     r.core.leave_pool(OTHER, 20).unwrap();
     r.tick();
     assert!(r.read(A, 29) && r.read(OTHER, 29));
+}
+
+#[test]
+fn what_is_over_the_shares_does_not_depend_on_who_has_the_index() {
+    let mut core = Core::new(CoreOptions { hash_seed: 1, ..CoreOptions::new(128 << 20) }).unwrap();
+    for id in [A, OTHER] {
+        let options = DiskOptions::new(&Geometry::new(1 << 30), PolicyKind::Lru, 6000);
+        core.add_disk(id, DiskOptions { group: Some(GroupId(1)), ..options }).unwrap();
+    }
+    core.join_pool(OTHER, A).unwrap();
+    let mut front = Front::new(Numbered::default());
+    (0..600).for_each(|chunk| _ = read_numbered(&mut front, &mut core, OTHER.0, chunk * 20, 20));
+    read_numbered(&mut front, &mut core, A.0, 0, 1);
+    while core.pool_stats(A).cached_blocks > 6000 {
+        core.set_share(A, 6000).unwrap();
+    }
+    // The blocks are evicted, and the kernel has not got their memory back.
+    let with_a = core.over_shares_bytes();
+    core.exclusive(OTHER);
+    let with_other = core.over_shares_bytes();
+    assert!(with_a == with_other && with_a > 16 << 20, "{with_a} over the shares, {with_other} by the other");
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod bases;
 mod rig;
 
+pub use rig::read_numbered;
+
 use rig::Rig;
 use undercroft_cache::fault_injection::{Bug, NoFaults, Planted};
 use undercroft_cache::{ContentKey, DiskId, Op};

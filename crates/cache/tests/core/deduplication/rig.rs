@@ -151,7 +151,7 @@ impl<P: FaultInjection> Rig<P> {
 }
 
 /// Reads blocks that hold their numbers, and leaves no time for copies of guests' pages. How many operations it took.
-pub(super) fn read_numbered<P: FaultInjection>(
+pub fn read_numbered<P: FaultInjection>(
     front: &mut Front<Numbered>,
     core: &mut Core<P>,
     disk: u32,
