@@ -237,8 +237,14 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Drops everything cached of the disk, because its content may be another now (a back end opened again). Results
-    /// of operations submitted before will not be cached.
+    /// Drops everything cached of the disk, whose content is what it was: it stands on its base as before. Results of
+    /// operations submitted before will not be cached.
+    pub fn drop_cache(&mut self, id: DiskId) {
+        self.with_disk(id, |d, arena| d.drop_cache(arena));
+    }
+
+    /// Drops everything cached of the disk, because its content may be another now (a back end opened again): nobody
+    /// knows any more what it has in common with its base. Results of operations submitted before will not be cached.
     pub fn invalidate(&mut self, id: DiskId) {
         self.with_disk(id, |d, arena| d.invalidate(arena));
     }

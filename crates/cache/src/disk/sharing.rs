@@ -132,7 +132,6 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The disk has no base any more; it holds nothing of it.
     pub(super) fn forget_base(&mut self, arena: &mut Store) {
-        self.sharing.unlearned.clear();
         if self.sharing.base.take().is_some() {
             arena.leave_base(self.settings.id());
             self.note_overhead();
@@ -246,6 +245,11 @@ impl<P: FaultInjection> Disk<P> {
             self.learn_oldest(arena);
         }
         self.sharing.unlearned.push_back(block);
+    }
+
+    /// Nothing waits to be hashed any more: nothing is cached.
+    pub(super) fn forget_unlearned(&mut self) {
+        self.sharing.unlearned.clear();
     }
 
     /// Whether as much waits to be hashed as may, but for what one operation brings.

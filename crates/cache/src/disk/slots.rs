@@ -128,8 +128,18 @@ impl<P: FaultInjection> Disk<P> {
         self.note_loan(arena);
     }
 
-    /// Forgets everything cached; nothing submitted before will be published.
+    /// Forgets everything cached, and the base: what the disk holds may be another content now. Nothing submitted
+    /// before will be published.
     pub(crate) fn invalidate(&mut self, arena: &mut Store) {
+        self.forget_cached(true, arena);
+    }
+
+    /// The same of a disk that holds what it held: its base stays.
+    pub(crate) fn drop_cache(&mut self, arena: &mut Store) {
+        self.forget_cached(false, arena);
+    }
+
+    fn forget_cached(&mut self, and_base: bool, arena: &mut Store) {
         if !self.faults.has(Bug::InvalidateKeepsReads) {
             self.make_stale(0, u64::MAX, arena);
             self.note_loan(arena);
@@ -137,7 +147,10 @@ impl<P: FaultInjection> Disk<P> {
         self.epoch = self.epoch.wrapping_add(1);
         self.forget_guest(arena);
         self.vacate_all(arena);
-        self.forget_base(arena);
+        self.forget_unlearned();
+        if and_base {
+            self.forget_base(arena);
+        }
         self.streams.clear();
         self.fetch = Fetch::under(self.settings.hint());
         if self.measuring.has_parts() && !self.faults.has(Bug::PartsForgotten) {

@@ -133,7 +133,7 @@ impl Daemon for Service {
         let disk = self.find(name)?;
         let before = self.status_of(&disk)?.cache.cached_bytes;
         let id = disk.id();
-        let _ = disk.host().worker.call(move |w| w.core().invalidate(id));
+        let _ = disk.host().worker.call(move |w| w.core().drop_cache(id));
         Ok(before.saturating_sub(self.status_of(&disk)?.cache.cached_bytes))
     }
 

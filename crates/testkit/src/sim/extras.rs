@@ -61,6 +61,9 @@ pub(super) struct Extras {
     /// Guests keep something else of some disks than what they read (encrypted file systems), and little else happens,
     /// so that there is time to find it out.
     pub opaque: bool,
+    /// Caches are dropped of disks that stay on their image. One seed in eight, of those with clones: others run as
+    /// they did.
+    pub drops: bool,
     /// Pages of guests lie across blocks, and are folios of several. With numbers of its own, likewise.
     pub offsets: Option<Rng>,
 }
@@ -84,6 +87,7 @@ impl Extras {
         let offsets = (on && seed % 11 == 3 && !opaque).then(|| Rng::new(seed ^ 0x0ff5_e700_0000_0000));
         let one_guest = one_guest || late.is_some() || opaque;
         let (mixes, live, pools) = (mixes && !opaque, live.filter(|_| !opaque), pools.filter(|_| !opaque));
+        let drops = on && seed % 8 == 5;
         Self {
             guaranteed,
             rng,
@@ -100,6 +104,7 @@ impl Extras {
             late,
             third,
             opaque,
+            drops,
             offsets,
             pools,
         }

@@ -63,7 +63,8 @@ impl<P: FaultInjection> Sim<P> {
             20..23 => {
                 // The image is taken up again in one of two cases; where there is none, no number is drawn.
                 let again = self.world.sides[d].base.is_some() && self.rng.one_in(2);
-                self.invalidate(d, again);
+                let kept = again && self.extras.drops && self.steps.is_multiple_of(2);
+                if kept { self.drop_cache(d) } else { self.invalidate(d, again) }
             }
             23..28 => self.stalled[d] = self.steps + self.rng.below(400),
             28..30 => {
@@ -102,14 +103,26 @@ impl<P: FaultInjection> Sim<P> {
         self.world.note(|| format!("invalidate disk {d}"));
         self.see(Seen::Invalidate, d);
         self.core().invalidate(id);
+        self.nothing_is_cached(d);
+        if let Some(base) = self.world.sides[d].base.as_ref().filter(|_| again).map(SimBase::told) {
+            self.core().set_base(id, base);
+        }
+    }
+
+    /// What is cached is to go, of a disk that holds what it held: it stands on its image all the time.
+    fn drop_cache(&mut self, d: usize) {
+        self.world.note(|| format!("drop the cache of disk {d}"));
+        self.see(Seen::Invalidate, d);
+        self.core().drop_cache(DiskId(d as u32));
+        self.nothing_is_cached(d);
+    }
+
+    fn nothing_is_cached(&mut self, d: usize) {
         if let Some(guest) = self.world.guest(d) {
             guest.forget(Some(d));
         }
         let side = &mut self.world.sides[d];
         side.invalidated = side.disk.deliveries;
-        if let Some(base) = side.base.as_ref().filter(|_| again).map(SimBase::told) {
-            self.core().set_base(id, base);
-        }
     }
 
     /// A disk is to be used in another way.

@@ -80,6 +80,33 @@ fn an_invalidated_disk_has_no_base_any_more() {
     r.assert_charges_add_up(2);
 }
 
+/// What people ask for who want to measure: the image is what it was, so its clones go on sharing it.
+#[test]
+fn a_disk_whose_cache_is_dropped_keeps_its_base() {
+    let mut r = Rig::new(&[Some(0), Some(0)], 100, by_block);
+    assert!(r.base(0, 1, 50, &[]) && r.base(1, 1, 50, &[]));
+    r.read(0, 0, 10);
+    r.write(1, 3, 77);
+    r.read(1, 0, 10);
+    r.core.drop_cache(DiskId(1));
+    assert_eq!((r.stats(1).cached_blocks, r.stats(0).cached_blocks), (0, 10));
+    assert!(r.core.has_base(DiskId(1)));
+    let before = r.stats(1);
+    assert_eq!(r.read(1, 0, 10), [1, 2, 3, 77, 5, 6, 7, 8, 9, 10]);
+    let s = r.stats(1);
+    assert_eq!(
+        (s.shared_hit_blocks - before.shared_hit_blocks, s.miss_blocks - before.miss_blocks),
+        (9, 1),
+        "all but the block that it had changed before"
+    );
+    r.assert_charges_add_up(2);
+    // Results of operations that were under way are not kept, as after any drop.
+    r.ask(1, Op::Read, 20, 1);
+    r.core.drop_cache(DiskId(1));
+    r.settle();
+    assert_eq!(r.stats(1).cached_blocks, 0);
+}
+
 /// A guest page with another content of equal hash (a weak key makes one) reaches its own disk at most, never others
 /// on the same base.
 #[test]
