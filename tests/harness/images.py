@@ -35,10 +35,10 @@ def qcow2(path: Path, size: int, backing: Path | None = None, backing_format: st
     return path
 
 
-def make(directory: Path, name: str, image_format: str, size: int) -> Path:
-    """An empty image of a format."""
+def make(directory: Path, name: str, image_format: str, size: int, options: str = "") -> Path:
+    """An empty image of a format; the options are qcow2's."""
     path = directory / f"{name}.{image_format}"
-    return raw(path, size) if image_format == "raw" else qcow2(path, size)
+    return raw(path, size) if image_format == "raw" else qcow2(path, size, options=options)
 
 
 def flattened(image: Path, image_format: str, to: Path) -> Path:

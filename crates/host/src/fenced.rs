@@ -2,13 +2,19 @@
 //!
 //! Owns what a qcow2 image is protected from whatever its library does: no write before the image's tables were checked
 //! (`Fence::allow_writes`), no change of the header but of the pointer to the refcount table, no recursion until the
-//! stack overflows. Never decides whether an image is sound. Invariant: outside of bytes 48 to 60, the first cluster of
-//! the file is never changed through a fenced file.
+//! stack overflows, no table in the file before its refcount (`order`). Never decides whether an image is sound.
+//! Invariant: outside of bytes 48 to 60, the first cluster of the file is never changed through a fenced file.
+
+mod order;
+mod refcount;
+
+pub use order::Layout;
 
 use imago::file::File;
 use imago::io_buffers::{IoBuffer, IoVector, IoVectorMut};
 use imago::storage::drivers::CommonStorageHelper;
 use imago::storage::{PreallocateMode, Storage};
+use order::{Order, Trouble};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -36,12 +42,37 @@ pub struct Fence {
     hidden: Vec<(u64, u8)>,
     writes: AtomicBool,
     tripped: AtomicBool,
+    /// The order of its tables; nothing if none are written.
+    order: Option<Order>,
 }
 
 impl Fence {
     /// A fence that lets nothing be written yet. imago sees the byte at each place of `hidden` without the bits given.
     pub fn new(cluster_bytes: u64, hidden: Vec<(u64, u8)>) -> Arc<Self> {
-        Arc::new(Self { cluster_bytes, hidden, writes: AtomicBool::new(false), tripped: AtomicBool::new(false) })
+        Arc::new(Self::with(cluster_bytes, hidden, None))
+    }
+
+    /// A fence that also keeps tables in order, for an image with this layout and these bytes as its L1 table.
+    pub fn in_order(cluster_bytes: u64, hidden: Vec<(u64, u8)>, layout: &Layout, l1: &[u8]) -> Arc<Self> {
+        Arc::new(Self::with(cluster_bytes, hidden, Some(Order::new(cluster_bytes, layout, l1))))
+    }
+
+    fn with(cluster_bytes: u64, hidden: Vec<(u64, u8)>, order: Option<Order>) -> Self {
+        let (writes, tripped) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { cluster_bytes, hidden, writes, tripped, order }
+    }
+
+    /// Whether a write to this range of the disk makes imago create an L2 table. It may put that where data was that
+    /// the file still names, so all its tables must have been written back before, and nobody may free a cluster
+    /// meanwhile.
+    pub fn lacks_table(&self, offset: u64, len: u64) -> bool {
+        self.order.as_ref().is_some_and(|o| o.lacks_table(offset, len))
+    }
+
+    /// Whether an entry of a table could not be written. Nothing else is until it is there: each write, and each flush,
+    /// tries it first, and fails if that does.
+    pub fn owes(&self) -> bool {
+        self.order.as_ref().is_some_and(Order::owes)
     }
 
     /// Lets writes through from now on.
@@ -63,6 +94,13 @@ impl Fence {
         self.tripped.store(true, Ordering::Release);
         self.stop_writes();
         io::Error::other(format!("the image is damaged: {what} was prevented; run `qemu-img check -r all` on it"))
+    }
+
+    fn failed(&self, trouble: Trouble) -> io::Error {
+        match trouble {
+            Trouble::Io(e) => e,
+            Trouble::Senseless(what) => self.trip(what),
+        }
     }
 
     /// Whether a change of `offset..offset + len` may be made; `Ok(true)` if the header's bytes need a look.
@@ -98,15 +136,26 @@ fn look_at_stack() {
 
 /// A file behind a fence.
 #[derive(Debug)]
-pub struct FencedFile {
-    inner: File,
+pub struct FencedFile<S: Storage = File> {
+    inner: S,
     fence: Arc<Fence>,
 }
 
-impl FencedFile {
+impl<S: Storage> FencedFile<S> {
     /// Puts a file behind a fence.
-    pub fn new(inner: File, fence: Arc<Fence>) -> Self {
+    pub fn new(inner: S, fence: Arc<Fence>) -> Self {
         Self { inner, fence }
+    }
+
+    /// Makes a change that is no write.
+    fn beside(&self, offset: u64, len: u64, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match &self.fence.order {
+            Some(order) => {
+                let range = offset..offset.saturating_add(len);
+                order.beside(&self.inner, range, change).map_err(|t| self.fence.failed(t))
+            }
+            None => change(),
+        }
     }
 
     /// What stands in the first cluster at `offset`, `len` bytes at most.
@@ -132,13 +181,13 @@ impl FencedFile {
     }
 }
 
-impl fmt::Display for FencedFile {
+impl<S: Storage> fmt::Display for FencedFile<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
+        fmt::Display::fmt(&self.inner, f)
     }
 }
 
-impl Storage for FencedFile {
+impl<S: Storage> Storage for FencedFile<S> {
     fn mem_align(&self) -> usize {
         // imago asks in every call of its allocator that makes a refcount block.
         look_at_stack();
@@ -192,8 +241,11 @@ impl Storage for FencedFile {
         if self.fence.admit(offset, bufv.len())? {
             self.keeps_header(&bufv, offset)?;
         }
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.inner.pure_writev(bufv, offset) }
+        match &self.fence.order {
+            Some(order) => order.write(&self.inner, bufv, offset).map_err(|t| self.fence.failed(t)),
+            // SAFETY: the caller's promises are passed on.
+            None => unsafe { self.inner.pure_writev(bufv, offset) },
+        }
     }
 
     unsafe fn pure_write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -201,7 +253,7 @@ impl Storage for FencedFile {
             return Err(self.fence.trip("zeroing the header of the image"));
         }
         // SAFETY: the caller's promises are passed on.
-        unsafe { self.inner.pure_write_zeroes(offset, length) }
+        self.beside(offset, length, || unsafe { self.inner.pure_write_zeroes(offset, length) })
     }
 
     unsafe fn pure_write_allocated_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -209,7 +261,7 @@ impl Storage for FencedFile {
             return Err(self.fence.trip("zeroing the header of the image"));
         }
         // SAFETY: the caller's promises are passed on.
-        unsafe { self.inner.pure_write_allocated_zeroes(offset, length) }
+        self.beside(offset, length, || unsafe { self.inner.pure_write_allocated_zeroes(offset, length) })
     }
 
     unsafe fn pure_discard(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -217,10 +269,13 @@ impl Storage for FencedFile {
             return Err(self.fence.trip("discarding the header of the image"));
         }
         // SAFETY: the caller's promises are passed on.
-        unsafe { self.inner.pure_discard(offset, length) }
+        self.beside(offset, length, || unsafe { self.inner.pure_discard(offset, length) })
     }
 
     fn flush(&self) -> io::Result<()> {
+        if let Some(order) = self.fence.order.as_ref().filter(|o| o.owes()) {
+            order.pay(&self.inner).map_err(|t| self.fence.failed(t))?;
+        }
         self.inner.flush()
     }
 

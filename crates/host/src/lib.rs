@@ -34,7 +34,7 @@ pub use control_group::ControlGroup;
 pub use doorbell::{Doorbell, HeldUp, Watching};
 pub use engine::{Engine, EngineChoice};
 #[cfg(feature = "imago")]
-pub use fenced::{Fence, FencedFile, with_bounded_stack};
+pub use fenced::{Fence, FencedFile, Layout, with_bounded_stack};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, empty_slots, prefetch_lines};

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use undercroft_cache::Base;
 use undercroft_config::ImageSpec;
-use undercroft_host::{Direct, DiskFile, Fence, FencedFile, FileId, OpenFile};
+use undercroft_host::{Direct, DiskFile, Fence, FencedFile, FileId, Layout, OpenFile};
 
 /// Images of one chain at most.
 const DEPTH_MAX: usize = 64;
@@ -145,7 +145,7 @@ impl Opening<'_> {
         } else if header.corrupt || header.dirty {
             tracing::warn!(image, "the image is marked as damaged or not closed properly; it is only read");
         }
-        let fence = Fence::new(header.cluster_bytes, header.hidden_bits());
+        let fence = fence(&image, &file, &header, write)?;
         let backing = match &header.backing {
             None => None,
             Some(name) => Some(self.backing(path, name, header.backing_format.as_deref()).map_err(|source| {
@@ -230,6 +230,23 @@ fn refused(image: &str, refusal: Refusal) -> OpenError {
         Refusal::Other => OpenError::NotQcow2 { image: image.to_owned() },
         Refusal::Unsupported { feature, remedy } => OpenError::Unsupported { image: image.to_owned(), feature, remedy },
     }
+}
+
+/// The fence around an image. One that is written to has its tables kept in order.
+fn fence(image: &str, file: &DiskFile, header: &Header, write: bool) -> Result<Arc<Fence>, OpenError> {
+    if !write {
+        return Ok(Fence::new(header.cluster_bytes, header.hidden_bits()));
+    }
+    let l1 = detect::read(file, header.l1_offset, header.l1_entries as usize * 8)
+        .map_err(|e| io_error(image, "reading its L1 table", e))?;
+    let layout = Layout {
+        l1_offset: header.l1_offset,
+        l1_entries: header.l1_entries,
+        reftable_offset: header.reftable_offset,
+        reftable_clusters: header.reftable_clusters,
+        refcount_bits: header.refcount_bits,
+    };
+    Ok(Fence::in_order(header.cluster_bytes, header.hidden_bits(), &layout, &l1))
 }
 
 /// Reads and checks the header and the L1 table.

@@ -22,7 +22,7 @@ use super::failures::{FailureLog, io_error};
 use super::{Backend, Geometry, ImageSpec, OpenError};
 use gate::Gate;
 use imago::io_buffers::{IoVector, IoVectorMut};
-use imago::{FormatAccess, Mapping, Storage};
+use imago::{FormatAccess, Mapping, ShallowMapping, Storage};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -77,6 +77,7 @@ impl Qcow2 {
         };
         let image = Image {
             access: RwLock::new(Some(access)),
+            allocating: RwLock::new(()),
             file: Arc::clone(&file.file),
             fence: Arc::clone(&fence),
             location: spec.location.clone(),
@@ -84,6 +85,7 @@ impl Qcow2 {
             cluster_bytes: header.cluster_bytes,
             gate: (!spec.read_only).then(|| Gate::new(&spec.location, file, header, fence)),
             out_of_service: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
             failures: Mutex::new(FailureLog::default()),
             _claims: claims,
         };
@@ -157,7 +159,11 @@ impl Backend for Qcow2 {
         if image.out_of_service.load(Ordering::Acquire) {
             return Some("all requests fail: the image's tables make no sense; run `qemu-img check` on it".to_owned());
         }
-        image.gate.as_ref().and_then(Gate::refusal)
+        image.gate.as_ref().and_then(Gate::refusal).or_else(|| {
+            let owes = "writes and flushes fail, reads go on: a table of the image could not be written; each write \
+                        and flush tries it again: see to the disk below, or to its free space";
+            image.fence.owes().then(|| owes.to_owned())
+        })
     }
 
     fn take_base(&mut self) -> Option<Base> {
@@ -192,6 +198,8 @@ enum Done {
 struct Image {
     /// There until `drop`.
     access: RwLock<Option<FormatAccess<FencedFile>>>,
+    /// Held for reading by writes that allocate, for writing while tables are written back. Taken after `access`.
+    allocating: RwLock<()>,
     /// The top image's file, for `fdatasync`.
     file: Arc<OpenFile>,
     /// What imago may do to it.
@@ -203,6 +211,8 @@ struct Image {
     cluster_bytes: u64,
     /// imago panicked: nothing is known about its tables in memory any more.
     out_of_service: AtomicBool,
+    /// The log says that a table could not be written.
+    owes: AtomicBool,
     failures: Mutex<FailureLog>,
     /// Released last.
     _claims: Vec<chain::Claimed>,
@@ -249,6 +259,7 @@ impl Image {
                     gate.damaged("its tables make no sense");
                 }
             }
+            self.tell_what_is_owed();
             let served = served.unwrap_or_else(|_| Err(io::Error::other("the image's tables make no sense")));
             result = served.map_err(|e| {
                 self.note(kind, offset, len, &e);
@@ -256,6 +267,24 @@ impl Image {
             });
         }
         IoDone { op, disk, buf, result, extents }
+    }
+
+    /// Logs that a table could not be written, and that it was after all.
+    fn tell_what_is_owed(&self) {
+        let owes = self.fence.owes();
+        if owes == self.owes.load(Ordering::Acquire) || self.owes.swap(owes, Ordering::AcqRel) == owes {
+            return;
+        }
+        if owes {
+            tracing::error!(
+                image = self.location,
+                "a table of the image could not be written: until that succeeds, writes and flushes fail and nothing \
+                 is reported as durable, reads go on; see to the disk below, or to its free space: each write and \
+                 flush tries it again"
+            );
+        } else {
+            tracing::info!(image = self.location, "the table that could not be written is in the image now");
+        }
     }
 
     fn note(&self, kind: IoKind, offset: u64, len: u64, why: &io::Error) {
@@ -288,7 +317,8 @@ impl Image {
     ///
     /// Reads, writes and flushes run together. What zeroes or discards runs alone: imago rounds a range of zeroes up
     /// to whole clusters if the rest of them reads as zeroes, and a write to that rest meanwhile would be lost; and a
-    /// discard takes away clusters that a read under way may be reading from.
+    /// discard takes away clusters that a read under way may be reading from. What makes imago create an L2 table runs
+    /// alone, too; see `with_tables`.
     fn serve(
         &self,
         kind: IoKind,
@@ -305,7 +335,9 @@ impl Image {
             let access = access.as_mut().ok_or(io::ErrorKind::NotConnected)?;
             return match kind {
                 IoKind::WriteZeroes { unmap, fua } => {
-                    if unmap { access.discard_to_zero(offset, len) } else { access.write_zeroes(offset, len) }?;
+                    self.with_tables(access, offset, len, |access, offset, len| {
+                        if unmap { access.discard_to_zero(offset, len) } else { access.write_zeroes(offset, len) }
+                    })?;
                     if fua { self.sync(access) } else { Ok(()) }
                 }
                 _ => {
@@ -316,9 +348,14 @@ impl Image {
                     } else {
                         (offset + len) / self.cluster_bytes * self.cluster_bytes
                     };
-                    if start < end { access.discard_to_zero(start, end - start) } else { Ok(()) }
+                    let discard = FormatAccess::discard_to_zero;
+                    if start < end { self.with_tables(access, start, end - start, discard) } else { Ok(()) }
                 }
             };
+        }
+        let creates = matches!(kind, IoKind::Write { .. }) && self.fence.lacks_table(offset, len);
+        if creates {
+            self.write_alone(offset, len, buf)?;
         }
         let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
         let access = access.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -329,14 +366,70 @@ impl Image {
                 access.readv(IoVectorMut::from(pieces), offset)
             }
             IoKind::Write { fua } => {
-                let pieces: Vec<IoSlice<'_>> = buf.pieces().map(IoSlice::new).collect();
-                access.writev(IoVector::from(pieces), offset)?;
+                if !creates {
+                    let allocates = self.allocates(access, offset, len)?;
+                    let _beside = allocates.then(|| self.allocating.read().unwrap_or_else(PoisonError::into_inner));
+                    let pieces: Vec<IoSlice<'_>> = buf.pieces().map(IoSlice::new).collect();
+                    access.writev(IoVector::from(pieces), offset)?;
+                }
                 if fua { self.sync(access) } else { Ok(()) }
             }
             IoKind::Flush if self.geometry.read_only => Ok(()),
             IoKind::Flush => self.sync(access),
             _ => self.status(access, offset, len, extents),
         }
+    }
+
+    /// Writes with nothing else under way.
+    fn write_alone(&self, offset: u64, len: u64, buf: &undercroft_host::IoBuf) -> io::Result<()> {
+        let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
+        let access = access.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let pieces: Vec<IoSlice<'_>> = buf.pieces().map(IoSlice::new).collect();
+        let mut rest = IoVector::from(pieces);
+        self.with_tables(access, offset, len, |access, offset, len| {
+            let (now, later) = std::mem::take(&mut rest).split_at(len);
+            rest = later;
+            access.writev(now, offset)
+        })
+    }
+
+    /// Changes a range with nothing else under way; where L2 tables are missing, in parts that have one each.
+    ///
+    /// imago puts a new table anywhere that is free by its refcounts in memory, and writes it at once: also where data
+    /// was whose mapping the file still has, replaced or discarded in memory only. If the process ended then, that data
+    /// would be gone although it was durable. So before each new table what is in memory is written back, and nothing
+    /// frees a cluster in between.
+    fn with_tables(
+        &self,
+        access: &mut FormatAccess<FencedFile>,
+        mut offset: u64,
+        len: u64,
+        mut change: impl FnMut(&mut FormatAccess<FencedFile>, u64, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if !self.fence.lacks_table(offset, len) {
+            return change(access, offset, len);
+        }
+        let (end, span) = (offset + len, self.cluster_bytes / 8 * self.cluster_bytes);
+        while offset < end {
+            let n = (offset / span + 1).saturating_mul(span).min(end) - offset;
+            if self.fence.lacks_table(offset, n) {
+                access.flush()?;
+            }
+            change(access, offset, n)?;
+            offset += n;
+        }
+        Ok(())
+    }
+
+    /// Whether a write to a range allocates clusters. That it does not holds until something zeroes or discards.
+    fn allocates(&self, access: &FormatAccess<FencedFile>, mut offset: u64, mut len: u64) -> io::Result<bool> {
+        while len > 0 {
+            match access.get_shallow_mapping(offset, len)? {
+                (ShallowMapping::Raw { writable: true, .. }, n) if n > 0 => (offset, len) = (offset + n, len - n),
+                _ => return Ok(true),
+            }
+        }
+        Ok(false)
     }
 
     /// Fails if a part of the range is mapped past the end of its file, where imago would read zeroes.
@@ -360,8 +453,14 @@ impl Image {
     }
 
     /// Makes all that was written durable: data and tables.
+    ///
+    /// imago writes refcounts back, and then the tables that name the clusters. What is allocated in between would be
+    /// named in the file before it counts as in use there, until the next flush; so nothing is.
     fn sync(&self, access: &FormatAccess<FencedFile>) -> io::Result<()> {
-        access.flush()?;
+        {
+            let _apart = self.allocating.write().unwrap_or_else(PoisonError::into_inner);
+            access.flush()?;
+        }
         Ok(rustix::fs::fdatasync(&**self.file)?)
     }
 

@@ -7,4 +7,5 @@ mod nbd;
 mod qcow2;
 mod qcow2_damage;
 mod qcow2_metadata;
+mod qcow2_order;
 mod raw;
