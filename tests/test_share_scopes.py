@@ -128,6 +128,51 @@ def test_two_scopes_do_not_touch_each_other(scoped):
     assert scoped.running()
 
 
+def test_a_vm_sets_nothing_that_takes_from_others(scoped):
+    """Of all keys of a disk that change live, those on the VM's own socket move what the VM has, and no more: others
+    keep what they are entitled to whatever is tried there, and what is the host's is refused with its socket named."""
+    tried = {
+        "size": "80MiB", "poll": "10ms", "readahead": "4MiB", "exclusive": "capture",
+        "weight": 10000, "floor": "8MiB", "ceiling": "90MiB", "policy": "lru", "hint": "willneed", "store": "ram",
+    }  # fmt: skip
+    entitled = shares(scoped)["db"]["entitled_bytes"]
+    assert entitled == MEMORY // 2
+    refused = set()
+    for key, value in tried.items():
+        code, text = scoped.api("PATCH", "/v1/nodes/web:d0", {key: value}, on=scoped.web)
+        assert code in (200, 403), (key, text)
+        if code == 403:
+            refused.add(key)
+            assert f"{key} of" in text and f"the host's control socket, {scoped.control}, may do it" in text, text
+        assert shares(scoped)["db"]["entitled_bytes"] == entitled, key
+    assert refused == {"size", "poll", "readahead", "exclusive"}
+    assert scoped.api("PUT", "/v1/nodes/d0", {"size": "80MiB"}, on=scoped.web)[0] == 403
+    # The host may do all of it.
+    scoped.call("set", "web:d0", "--size", "8MiB", "--poll", "1us")
+
+
+def test_settings_of_past_containers_are_forgotten(two):
+    """Containers that come with ranges, are given a weight and go again leave nothing: their names are the guest's, and
+    their number has no end."""
+
+    def put(container, ranges):
+        body = {"disk": "web:root", "container": container, "ranges": ranges}
+        assert two.api("PUT", "/v1/ranges", body)[0] == 200
+
+    before = set(shares(two))
+    for n in range(12):
+        put(f"c{n}", [{"offset_bytes": 0, "length_bytes": 8192}])
+        two.call("set", f"web/c{n}", "--weight", "200")
+        put(f"c{n}", [])
+    assert set(shares(two)) == before
+    # Neither does a disk that goes with its ranges.
+    put("last", [{"offset_bytes": 0, "length_bytes": 8192}])
+    two.call("set", "web/last", "--weight", "200")
+    assert node(two, "web/last")["weight"] == 200
+    two.call("detach", "web:root")
+    assert "web/last" not in shares(two)
+
+
 def test_two_writers_of_one_node(scoped):
     """The last one wins and is told what it replaced; one that says which version it has seen changes nothing
     unseen."""

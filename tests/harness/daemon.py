@@ -133,11 +133,11 @@ tcp = "127.0.0.1:0"
         """Runs a command of `undercroft` against this daemon."""
         return run(built("undercroft"), command, *arguments, "--control", self.control, check=check, stdin=stdin)
 
-    def api(self, method: str, path: str, body: dict | None = None) -> tuple[int, str]:
-        """A request to the control socket: status and text of the answer."""
+    def api(self, method: str, path: str, body: dict | None = None, on: Path | None = None) -> tuple[int, str]:
+        """A request to the control socket, or to that of a VM (`on`): status and text of the answer."""
         connection = http.client.HTTPConnection("localhost", timeout=60 * PATIENCE)
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(str(self.control))
+        connection.sock.connect(str(on or self.control))
         try:
             connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
             answer = connection.getresponse()

@@ -151,7 +151,7 @@ impl ServePlan {
     /// `NotFound`; `Invalid` if a value is none of its key, or it does not fit; `Conflict` if it is of no use there.
     pub fn with_node(&self, name: &str, change: &NodeChange) -> Result<ServePlan, ControlError> {
         let groups = self.groups();
-        if name == "host" {
+        if name == keys::HOST {
             return self.with_host(change);
         }
         let name = &self.node_name(name)?;
@@ -166,7 +166,7 @@ impl ServePlan {
         }
         let mut plan = self.clone();
         let at = plan.nodes.iter().position(|n| n.name == *name).unwrap_or_else(|| {
-            plan.nodes.push(NodePlan::new(name));
+            plan.nodes.push(NodePlan { by_hand: true, ..NodePlan::new(name) });
             plan.nodes.len() - 1
         });
         let mut spec = NodeSpec { name: name.clone(), ..NodeSpec::default() };
@@ -274,7 +274,7 @@ impl ServePlan {
     /// `NotFound`, with the nearest name.
     pub fn node_name(&self, name: &str) -> Result<String, ControlError> {
         let groups = self.groups();
-        if name == "host" || groups.contains(name) {
+        if name == keys::HOST || groups.contains(name) {
             return Ok(name.to_string());
         }
         self.find(name).map(|d| d.name.clone()).ok_or_else(|| {
@@ -307,12 +307,17 @@ impl ServePlan {
             let set = set.unwrap_or_else(|| of_group(&NodePlan::new(&name)));
             (name, set)
         }));
-        all.insert("host".to_string(), host);
+        all.insert(keys::HOST.to_string(), host);
         all
     }
 
     /// VMs and containers, those for which nothing is set included.
     fn groups(&self) -> BTreeSet<String> {
+        self.nodes.iter().map(|n| n.name.clone()).chain(self.groups_of_disks()).collect()
+    }
+
+    /// VMs and containers that have something.
+    fn groups_of_disks(&self) -> impl Iterator<Item = String> {
         let of_disk = |d: &DiskPlan| {
             let vm = d.vm.clone();
             let container = vm.as_ref().zip(d.container.as_ref()).map(|(vm, c)| format!("{vm}/{c}"));
@@ -320,7 +325,14 @@ impl ServePlan {
             let parts: Vec<String> = parts.collect();
             vm.into_iter().chain(container).chain(parts)
         };
-        self.nodes.iter().map(|n| n.name.clone()).chain(self.disks.iter().flat_map(of_disk)).collect()
+        self.disks.iter().flat_map(of_disk)
+    }
+
+    /// Forgets what was set by hand for containers that have nothing any more and are in no file: names of containers
+    /// are whatever those who send ranges call them, so that settings of past ones would add up without a limit.
+    pub fn forget_past_containers(&mut self) {
+        let there: BTreeSet<String> = self.groups_of_disks().collect();
+        self.nodes.retain(|n| !n.by_hand || !n.name.contains('/') || there.contains(&n.name));
     }
 
     /// This plan without a disk, its share given to those without a fixed one.
@@ -333,6 +345,7 @@ impl ServePlan {
         }
         let mut plan = self.clone();
         plan.disks.retain(|d| d.name != name);
+        plan.forget_past_containers();
         shares::divide_from(&mut plan, &self.disks, Strict::OnHost)
             .map_err(|m| ControlError::new(ControlErrorKind::Failed, m.error, m.remedy))?;
         Ok(plan)

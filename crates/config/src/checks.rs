@@ -276,6 +276,11 @@ impl<'m> Checker<'m> {
             }
             self.error(line, place, error, remedy);
         }
+        // Whoever names it would mean one and change the other.
+        if name == keys::HOST && matches!(what, "VM" | "disk") {
+            let error = format!("\"{name}\" cannot be the name of a {what}: the host itself is called that");
+            self.error(line, place, error, "give it another name");
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! the same names and sockets.
 
 use super::images::scheme;
-use super::keys::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
+use super::keys::{HOST, NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
 use super::machine::Machine;
 use super::spec::{DiskSpec, ServeSpec};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -25,7 +25,7 @@ pub struct ForEach {
 pub fn add_images(spec: &mut ServeSpec, images: &[String], each: &ForEach, nbd_beside: bool, machine: &Machine) {
     for image in images {
         let mut name = name_of(image);
-        let taken = |n: &str| spec.disks.iter().any(|d| d.name == n);
+        let taken = |n: &str| n == HOST || spec.disks.iter().any(|d| d.name == n);
         if taken(&name) {
             let free = (2..).map(|i| format!("{name}-{i}")).find(|n| !taken(n));
             name = free.unwrap_or(name);
@@ -109,9 +109,9 @@ mod tests {
     fn sockets_stand_beside_images_where_they_can() {
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine { current_dir: dir.path().to_path_buf(), ..Machine::here() };
-        let s = spec(&["a.qcow2", "sub/../a.raw", "nbd://h/a", "/dev/null"], &machine);
+        let s = spec(&["a.qcow2", "sub/../a.raw", "nbd://h/a", "/dev/null", "host.raw"], &machine);
         let names: Vec<_> = s.disks.iter().map(|d| d.name.as_str()).collect();
-        assert_eq!(names, ["a", "a-2", "a-3", "null"]);
+        assert_eq!(names, ["a", "a-2", "a-3", "null", "host-2"], "the host itself is called \"host\"");
         assert_eq!(s.disks[0].socket, Some(dir.path().join("a.qcow2.sock")));
         assert_eq!(s.nbd.unix, Some(dir.path().join("a.qcow2.nbd.sock")));
         assert_eq!((&s.disks[2].socket, &s.disks[3].socket), (&None, &None));

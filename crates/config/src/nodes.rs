@@ -50,6 +50,8 @@ pub struct NodePlan {
     pub policy: Option<PolicyKind>,
     /// Which stores what is below it may be in, where it names none.
     pub store: Option<StoreChoice>,
+    /// Whether the configuration does not have it: it is here because something was set for it by hand.
+    pub by_hand: bool,
 }
 
 impl NodePlan {
@@ -65,6 +67,7 @@ impl NodePlan {
             goal: None,
             policy: None,
             store: None,
+            by_hand: false,
         }
     }
 }
@@ -386,6 +389,7 @@ impl Checker<'_> {
             goal: self.goal(&spec.lines, &place, spec.goal.as_deref()),
             policy: spec.policy.as_deref().and_then(|text| self.policy(&spec.lines, &place, text)),
             store: self.store_choice(&spec.lines, &place, spec.store.as_deref()),
+            by_hand: false,
         }
     }
 

@@ -5,6 +5,8 @@
 use std::time::Duration;
 use undercroft_units::{KIB, MIB, Percent};
 
+/// What the host is called among nodes: no VM and no disk can be called that.
+pub const HOST: &str = "host";
 /// Least memory of a store, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 * MIB;
 /// Memory of a store if none is given: a quarter of the machine's, but not more than this.

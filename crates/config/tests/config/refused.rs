@@ -94,6 +94,14 @@ fn what_is_past_a_limit_names_the_thing_and_the_remedy() {
             two("size = \"1GiB\"", "image = \"b.raw\""),
             &["leave 0B of 1GiB memory, too little for disk \"e\"", "at least 4MiB"],
         ),
+        (
+            "[[disk]]\nname=\"host\"\nimage=\"a.raw\"".into(),
+            &["\"host\" cannot be the name of a disk", "the host itself is called that", "another name"],
+        ),
+        (
+            "[[vm]]\nname=\"host\"\n[[vm.disk]]\nname=\"d\"\nimage=\"a.raw\"".into(),
+            &["\"host\" cannot be the name of a VM", "another name"],
+        ),
         (disk("weight = 0"), &["weight must not be 0", "1 to 10000"]),
         (disk("queues = 65"), &["queues must not be 65", "1 to 64"]),
         (disk("queue_size = 100"), &["queue_size must not be 100", "power of two from 2 to 1024"]),

@@ -1,13 +1,16 @@
 //! The API on a VM's own control socket: what is below that VM, and nothing else.
 //!
-//! Owns who may do what there. Invariants: only settings of containers and disks of the VM, its ranges, and who divides
-//! the VM's share can be changed; no other VM's name is ever in an answer, whether there is one of that name or not.
+//! Owns who may do what there. Invariants: what can be set is listed here, by key; only ranges, and settings of
+//! containers and disks of the VM that divide what the VM has, and who divides it, are in these lists; no other VM's
+//! name is ever in an answer, whether there is one of that name or not.
 //!
 //! The rule for what is refused: a name that is not below the VM does not exist here (404), with the same words whether
 //! there is one of that name on the host or not; a call that is the host's alone is forbidden (403), whatever it names.
 //!
 //! Two sets of people set shares: whoever runs the host says what each VM has, and whoever runs a VM says how that is
-//! divided within it (the two levels of derivative clouds). The VM's weight, floor and ceiling belong to the former.
+//! divided within it (the two levels of derivative clouds). The VM's weight, floor, ceiling and goal belong to the
+//! former, and so do those keys of disks that take from others whatever the VM has: a size is a promise that the host
+//! makes, polling and read-ahead cost its processors and its storage.
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of, not_found, wrong_method};
 use super::nodes::{changed, expected, list_of, tagged};
@@ -27,6 +30,11 @@ use undercroft_api::ranges;
 use undercroft_api::shares::{NodeStatus, ShareEvent, SharesStatus};
 use undercroft_api::{ControlError, ControlErrorKind};
 use undercroft_api::{RangesStatus, RangesTaken};
+
+/// What can be set for containers and disks of the VM: a key that is not here is the host's, also one that comes later.
+const BELOW: [&str; 8] = ["weight", "floor", "ceiling", "controller", "goal", "policy", "store", "hint"];
+/// What can be set for the VM itself: how what it has is divided and kept, not how much that is.
+const ITSELF: [&str; 3] = ["controller", "policy", "store"];
 
 /// What a VM's own socket reaches.
 #[derive(Clone)]
@@ -126,9 +134,15 @@ impl Scope {
         by: &Caller,
     ) -> Result<super::NodeChanged, ControlError> {
         let name = self.name(daemon, name)?;
-        let of_the_host = change.replace || change.touches(&["weight", "floor", "ceiling"]);
-        if *name == *self.vm && of_the_host {
-            return Err(self.forbidden(&format!("weight, floor and ceiling of VM \"{name}\" itself")));
+        let itself = *name == *self.vm;
+        if itself && change.replace {
+            return Err(self.forbidden(&format!("weight, floor, ceiling and goal of VM \"{name}\" itself")));
+        }
+        let settable: &[&str] = if itself { &ITSELF } else { &BELOW };
+        let of_the_host: Vec<&str> = change.keys().filter(|key| !settable.contains(key)).collect();
+        if !of_the_host.is_empty() {
+            let whose = if itself { format!("VM \"{name}\" itself") } else { format!("\"{name}\"") };
+            return Err(self.forbidden(&format!("{} of {whose}", of_the_host.join(", "))));
         }
         let mut done = daemon.change_node(&name, change, versions, by).map_err(|e| self.discreet(daemon, e))?;
         if done.node.name == *self.vm {

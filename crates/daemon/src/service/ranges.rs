@@ -40,6 +40,7 @@ impl Service {
         wanted.put(list)?;
         let parts = wanted.parts();
         name_parts(p, parts.containers());
+        plan.forget_past_containers();
         divide_from(&mut plan, &before.disks, Strict::OnHost)
             .map_err(|m| ControlError::new(ControlErrorKind::Conflict, m.error, m.remedy))?;
         let Some(p) = plan.find(&name).cloned() else { return Err(ControlError::no_node(&name, [])) };

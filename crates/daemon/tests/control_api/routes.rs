@@ -182,6 +182,12 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("PATCH /v1/nodes/web", weight, 403, "itself cannot be seen or changed"),
         ("PATCH /v1/nodes/web", r#"{"controller": "static", "ceiling": "none"}"#, 403, "control.sock, may do it"),
         ("PUT /v1/nodes/web", r#"{"controller": "static"}"#, 403, "itself"),
+        ("PATCH /v1/nodes/web", r#"{"goal": "hit 90%"}"#, 403, "goal of VM \\\"web\\\" itself cannot"),
+        // What a disk gets beside what the VM has, and what it costs the host, is the host's to say.
+        ("PATCH /v1/nodes/web:root", r#"{"size": "64MiB"}"#, 403, "size of \\\"web:root\\\" cannot"),
+        ("PUT /v1/nodes/root", r#"{"weight": 300, "size": "64MiB"}"#, 403, "control.sock, may do it"),
+        ("PATCH /v1/nodes/web:root", r#"{"readahead": "4MiB", "poll": "10ms"}"#, 403, "poll, readahead of"),
+        ("PATCH /v1/nodes/web:root", r#"{"exclusive": "capture", "weight": 300}"#, 403, "exclusive of"),
         ("PATCH /v1/nodes/web:rot", weight, 404, "did you mean \\\"web:root\\\"?"),
         ("PATCH /v1/nodes/host", r#"{"controller": "static"}"#, 404, "there is no VM, container or disk"),
         ("GET /v1/nodes/web/events", "", 200, "[{\"sequence\":0,\"interval\":0,\"node\":\"web\""),
