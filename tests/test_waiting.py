@@ -2,10 +2,12 @@
 
 import json
 import os
+import time
 
+import pytest
 from harness import images
 from harness.daemon import Disk, until
-from harness.programs import driver, need, run
+from harness.programs import driver, need, run, start_driver
 
 SIZE = 16 * images.MIB
 
@@ -118,6 +120,40 @@ def test_attach_when_the_store_is_full(serve, scratch):
         assert daemon.api("DELETE", "/v1/disks/new")[0] == 204
         for n in ("good", "b", "c"):
             run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_waiting_disk_keeps_its_share(serve, scratch, workers):
+    """While one disk is busy and the other waits for its image, what is the waiting one's is lent to nobody: at every
+    look shares are within the store, and the disk is served soon after its image is there, under load as before."""
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    late = scratch / "late.raw"
+    disks = [Disk("good", good, "raw"), Disk("late", late, "raw")]
+    daemon = serve(disks, memory="16MiB", workers=workers, extra='[shares]\ninterval = "1s"\n')
+    load = start_driver("run", daemon.nbd("good"), "--seconds", "120", "--depth", "8")
+
+    def look() -> dict:
+        status = daemon.status()
+        caches = {d["name"]: d for d in status["disks"]}
+        sum_of_shares = sum(d["cache"]["share_bytes"] for d in caches.values())
+        assert sum_of_shares <= status["store"]["memory_bytes"], caches
+        return caches
+
+    try:
+        for _ in range(12):
+            assert look()["late"]["cache"]["share_bytes"] >= 4 * images.MIB
+            time.sleep(0.5)
+        images.raw(late, SIZE, seed=2)
+        end = time.monotonic() + 30
+        while look()["late"]["state"] != "serving":
+            assert time.monotonic() < end, daemon.disk("late")
+            time.sleep(0.2)
+        assert load.poll() is None, "the load goes on"
+        driver("run", daemon.vhost("late"), "--ops", "300", "--depth", "4", "--verify", late)
+        look()
+    finally:
+        load.kill()
+        load.communicate()
 
 
 def test_deleted_image_is_said(serve, scratch):

@@ -3,14 +3,16 @@
 //! Owns the thread, its pace, and the translation of what workers measure into what controllers see. Never decides
 //! which disk gets what: the engine's controllers do. Invariants: at any time the sum over all disks of the share, or
 //! of what the disk still holds if that is more, is at most the store; so a disk grows only after another has given,
-//! and on another worker only after the kernel has the memory back. Fixed shares stay.
+//! and on another worker only after the kernel has the memory back. Fixed shares stay, and so do those of disks of which
+//! nothing is known: what waits for its image, or is on a worker that does not answer, is lent to nobody.
 
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
 use crate::latency::Histogram;
 use crate::worker::{Asker, ReadsBetween, Worker};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_cache::{AddDiskError, Core, DiskId, SetPartsError};
@@ -30,6 +32,9 @@ const STEP: Duration = Duration::from_millis(250);
 const HURRIED: Duration = Duration::from_secs(1);
 /// Part of the store by which a share may change in one step.
 const STEP_PART: u64 = 32;
+
+/// A disk whose worker answers, its place in the plan, and the positions of its shares.
+type Moving = (Arc<ServedDisk>, usize, Range<usize>);
 
 /// What a worker says of a disk, or of a container's part of one, at the end of an interval.
 struct Answer {
@@ -125,6 +130,12 @@ impl Service {
             let least = m.least_units().max(fixed(name));
             leaves.push(Leaf { node, held: m.held_units, least, seen: m.seen, curve: Some(&m.curve) });
         }
+        // Of a disk that waits, has just come or is on a worker that does not answer nothing is known: it keeps its own.
+        for (_, name, bytes) in plan.disks.iter().flat_map(DiskPlan::leaves).filter(|l| !measured.contains_key(&l.1)) {
+            let Some(node) = layout.disk(&name) else { continue };
+            let held = bytes / UNIT_BYTES;
+            leaves.push(Leaf { node, held, least: held, seen: Activity::default(), curve: None });
+        }
         let targets = governor.interval(tree, &leaves);
         let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
         manager.targets = targets.into_iter().filter_map(|(id, t)| Some((by_name.get(&id)?.clone(), t))).collect();
@@ -156,20 +167,7 @@ impl Service {
     fn move_shares(&self, manager: &mut ShareManager, mut plan: ServePlan) {
         let total = plan.store.memory_bytes / UNIT_BYTES;
         let over = self.over_shares().div_ceil(UNIT_BYTES);
-        let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
-        let (mut moving, mut positions) = (Vec::new(), Vec::new());
-        for (disk, held) in self.ask_disks(|w, id| held_bytes(w.core(), id)) {
-            let Some(&at) = places.get(disk.info().name.as_str()) else { continue };
-            let p = &plan.disks[at];
-            let first = positions.len();
-            for (number, leaf, bytes) in p.leaves() {
-                let share = bytes / UNIT_BYTES;
-                let target = if p.share_fixed { share } else { *manager.targets.get(&leaf).unwrap_or(&share) };
-                let held = held.iter().find(|h| h.0.0 == number).map_or(0, |h| h.1 / UNIT_BYTES);
-                positions.push(Position { limit: share, held, target });
-            }
-            moving.push((disk, at, first..positions.len()));
-        }
+        let (moving, mut positions) = self.positions(manager, &plan);
         let mover = Mover { blocks_per_tick: (total / STEP_PART).max(1) };
         manager.moving = mover.tick(total.saturating_sub(over), &mut positions);
         let (before, mut moved) = (plan.disks.clone(), Vec::new());
@@ -216,6 +214,40 @@ impl Service {
             }
         }
         self.adopt(plan);
+    }
+
+    /// Where every share of `plan` is and where it is to go; those that can move with their disks, and the places of
+    /// these in the plan. Others stay where they are, but what they have is not for anybody else.
+    fn positions(&self, manager: &mut ShareManager, plan: &ServePlan) -> (Vec<Moving>, Vec<Position>) {
+        let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
+        let (mut moving, mut positions, mut holds) = (Vec::new(), Vec::new(), HashMap::new());
+        for (disk, held) in self.ask_disks(|w, id| held_bytes(w.core(), id)) {
+            let Some(&at) = places.get(disk.info().name.as_str()) else { continue };
+            let p = &plan.disks[at];
+            let first = positions.len();
+            for (number, leaf, bytes) in p.leaves() {
+                let share = bytes / UNIT_BYTES;
+                let target = if p.share_fixed { share } else { *manager.targets.get(&leaf).unwrap_or(&share) };
+                let held = held.iter().find(|h| h.0.0 == number).map_or(0, |h| h.1 / UNIT_BYTES);
+                positions.push(Position { limit: share, held, target });
+                holds.insert(leaf, held);
+            }
+            moving.push((disk, at, first..positions.len()));
+        }
+        let disks = self.disks();
+        let served: HashSet<&str> = disks.iter().map(|d| d.info().name.as_str()).collect();
+        let answered: HashSet<usize> = moving.iter().map(|m| m.1).collect();
+        for (_, p) in plan.disks.iter().enumerate().filter(|(at, _)| !answered.contains(at)) {
+            for (_, leaf, bytes) in p.leaves() {
+                let share = bytes / UNIT_BYTES;
+                // On a worker that does not answer: what it held when that was asked last.
+                let held = manager.held.get(&leaf).copied().filter(|_| served.contains(p.name.as_str())).unwrap_or(0);
+                positions.push(Position { limit: share, held, target: share });
+                holds.insert(leaf, held);
+            }
+        }
+        manager.held = holds;
+        (moving, positions)
     }
 
     /// Bytes that workers have beyond the shares of their disks, after a little time to give them back: what has been

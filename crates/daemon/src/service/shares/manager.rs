@@ -44,6 +44,8 @@ pub(in crate::service) struct ShareManager {
     /// What each disk is to have, by name, in units.
     pub(in crate::service) targets: BTreeMap<String, u64>,
     pub(in crate::service) measured: HashMap<String, Measured>,
+    /// What each disk held when shares moved last, by name, in units.
+    pub(in crate::service) held: HashMap<String, u64>,
     /// When the last interval ended.
     pub(in crate::service) since: Option<Instant>,
     /// Whether settings have changed since.
