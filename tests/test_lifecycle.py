@@ -154,6 +154,58 @@ def test_idle_daemon_rests(serve, scratch):
     assert ticks() - before < 30
 
 
+@pytest.mark.parametrize("way", ["detach", "reload"])
+def test_a_disk_that_cannot_go_keeps_its_memory_until_it_does(serve, scratch, nbdkit, way):
+    """The image of a disk that is taken away does not answer: others get what it has when it has gone, not before, and
+    then without another command. All the time the store holds no more than it may."""
+    size = 8 * images.MIB
+    upstream = nbdkit("file", images.raw(scratch / "far.raw", size, seed=1))
+    rest = [Disk(n, images.raw(scratch / f"{n}.raw", size, seed=2), "raw") for n in "bc"]
+    extra = '[shares]\ninterval = "1s"\ncontroller = "static"\n'
+    daemon = serve([Disk("up", upstream.uri, "nbd"), *rest], memory="16MiB", workers=2, extra=extra)
+    names = ["up", "b", "c"]
+    for name in names:
+        driver("run", daemon.nbd(name), "--ops", "200", "--prefill", "--depth", "8", "--length", "4MiB")
+    loads = [start_driver("run", daemon.nbd(name), "--seconds", "120", "--depth", "8") for name in names]
+
+    def look() -> tuple[int, int]:
+        """What the disks that stay have by their shares, and what they may keep."""
+        status = daemon.status()
+        store = status["store"]
+        assert store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"] <= store["memory_bytes"], store
+        caches = [d["cache"] for d in status["disks"] if d["name"] != "up"]
+        return sum(c["share_bytes"] for c in caches), sum(c["capacity_bytes"] for c in caches)
+
+    try:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            look()
+        has = daemon.disk("up")["cache"]["share_bytes"]
+        upstream.pause()
+        time.sleep(0.5)
+        if way == "detach":
+            assert daemon.api("DELETE", "/v1/disks/up")[0] == 503
+        else:
+            daemon.write_config(rest)
+            assert "it goes when it does" in daemon.call("reload", check=False).stdout
+        assert [d["name"] for d in daemon.status()["disks"]] == ["b", "c"]
+        # A change by hand divides the store anew.
+        daemon.call("set", "b", "--weight", "200")
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            share, capacity = look()
+            assert share <= 16 * images.MIB - has, "what it has is for nobody else"
+            time.sleep(0.1)
+        upstream.go_on()
+        until(lambda: look()[0] > 15 * images.MIB, "others have its share")
+        until(lambda: look()[1] > capacity + has // 2, "they keep more")
+    finally:
+        upstream.go_on()
+        for load in loads:
+            load.kill()
+            load.communicate()
+
+
 def test_disks_come_and_go_by_command(serve, scratch):
     """attach and detach: one disk more is served, by the rules of the file, and goes; what is refused says what to
     do."""

@@ -350,6 +350,41 @@ impl ServePlan {
             .map_err(|m| ControlError::new(ControlErrorKind::Failed, m.error, m.remedy))?;
         Ok(plan)
     }
+
+    /// This plan without a disk whose image does not answer: what it has is for nobody else, until it has gone and this
+    /// is told to [`ServePlan::with_gone`].
+    #[must_use]
+    pub fn with_going(&self, name: &str) -> ServePlan {
+        let mut plan = self.clone();
+        let Some(at) = plan.disks.iter().position(|d| d.name == name) else { return plan };
+        plan.going_bytes += plan.disks.remove(at).share_bytes;
+        plan.forget_past_containers();
+        // Where the others' floors do not fit into what is left, their shares stay what they are.
+        let _ = shares::divide_from(&mut plan, &self.disks, Strict::OnHost);
+        plan
+    }
+
+    /// This plan once a disk has gone that had `bytes`: they are for the others.
+    #[must_use]
+    pub fn with_gone(&self, bytes: u64) -> ServePlan {
+        let mut plan = self.clone();
+        plan.going_bytes = plan.going_bytes.saturating_sub(bytes);
+        let _ = shares::divide_from(&mut plan, &self.disks, Strict::OnHost);
+        plan
+    }
+
+    /// This plan, made before disks began to go that are gone from `now`: in the room that these leave.
+    ///
+    /// # Errors
+    /// `Conflict` if it does not fit there.
+    pub fn beside_going(mut self, now: &ServePlan) -> Result<ServePlan, ControlError> {
+        if self.going_bytes != now.going_bytes {
+            self.going_bytes = now.going_bytes;
+            shares::divide_from(&mut self, &now.disks, Strict::OnHost)
+                .map_err(|m| ControlError::new(ControlErrorKind::Conflict, m.error, m.remedy))?;
+        }
+        Ok(self)
+    }
 }
 
 /// A disk that runs, as far as it can become another live.

@@ -1,7 +1,8 @@
 //! What to serve and how, with every default filled in: the only form of configuration that the daemon sees.
 //!
 //! Owns the whole of it; each section owns its part. Never an `Option` that means "default". Invariants, once resolved:
-//! disk names are unique, so are socket paths; the shares of all disks together fit into the memory of the store.
+//! disk names are unique, so are socket paths; the shares of all disks together, and what those that are going have, fit
+//! into the memory of the store.
 
 pub use super::daemon::{DaemonPlan, LogPlan, SocketAccess, VmControl};
 pub use super::ksm::KsmPlan;
@@ -42,9 +43,17 @@ pub struct ServePlan {
     pub nodes: Vec<NodePlan>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+    /// Bytes of the store that disks have which were detached, but whose images do not answer: they are for nobody else
+    /// until these disks are gone.
+    pub going_bytes: u64,
 }
 
 impl ServePlan {
+    /// Bytes of the store that the disks can be given.
+    pub fn room_bytes(&self) -> u64 {
+        self.store.memory_bytes.saturating_sub(self.going_bytes)
+    }
+
     /// Gives disks that have no policy of their own that of their container, their VM, or the default.
     pub(super) fn inherit_policies(&mut self) {
         let nodes = &self.nodes;

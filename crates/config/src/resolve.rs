@@ -144,6 +144,7 @@ impl Checker<'_> {
             shares: self.shares(&spec.shares),
             nodes: spec.nodes.iter().map(|n| self.node(n)).collect(),
             disks: Vec::new(),
+            going_bytes: 0,
         }
     }
 

@@ -53,11 +53,14 @@ pub enum Strict<'a> {
     Within(&'a str),
     /// For VMs, and disks without one: whoever runs the host need not know what is set below.
     OnHost,
+    /// Nowhere: what is missing is in use by a disk that is going, and comes back.
+    Nowhere,
 }
 
 impl Strict<'_> {
     fn holds(self, within: Option<&str>) -> bool {
-        within.is_none_or(|vm| self == Strict::Everywhere || self == Strict::Within(vm))
+        let on_host = || self != Strict::Nowhere;
+        within.map_or_else(on_host, |vm| self == Strict::Everywhere || self == Strict::Within(vm))
     }
 }
 
@@ -105,12 +108,18 @@ impl Layout {
     /// # Errors
     /// What does not fit together on the host; the tree may then be anything between.
     pub fn follow(&mut self, plan: &ServePlan) -> Result<(), Misfit> {
-        self.follow_as(plan, Strict::OnHost)
+        if plan.going_bytes == 0 {
+            return self.follow_as(plan, plan.store.memory_bytes, Strict::OnHost);
+        }
+        self.follow_as(plan, plan.room_bytes(), Strict::Nowhere).map_err(|m| Misfit {
+            error: format!("{}; disks that are being detached have {} still", m.error, Size(plan.going_bytes)),
+            remedy: "look at the storage of the disk that does not go, and try again when it is gone".to_string(),
+        })
     }
 
-    fn follow_as(&mut self, plan: &ServePlan, strict: Strict<'_>) -> Result<(), Misfit> {
+    fn follow_as(&mut self, plan: &ServePlan, total_bytes: u64, strict: Strict<'_>) -> Result<(), Misfit> {
         let (groups, disks) = wishes(plan);
-        self.tree.set_total(plan.store.memory_bytes / UNIT_BYTES);
+        self.tree.set_total(total_bytes / UNIT_BYTES);
         let gone = |have: &BTreeMap<String, NodeId>, want: &dyn Fn(&str) -> bool| -> Vec<String> {
             have.keys().filter(|n| !want(n)).cloned().collect()
         };
@@ -380,7 +389,12 @@ pub fn divide(plan: &mut ServePlan) -> Result<(), Misfit> {
 pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>) -> Result<(), Misfit> {
     check_sizes(plan)?;
     let mut layout = Layout::default();
-    layout.follow_as(plan, strict)?;
+    layout.follow_as(plan, plan.store.memory_bytes, strict)?;
+    if plan.going_bytes > 0 {
+        // It fits; now as far as there is room today.
+        layout = Layout::default();
+        layout.follow(plan)?;
+    }
     let (_, wishes) = wishes(plan);
     let entitled = layout.entitled();
     let had: BTreeMap<String, u64> =

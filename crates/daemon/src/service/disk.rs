@@ -8,7 +8,7 @@ use super::images::ImageFile;
 use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use undercroft_api::ranges::DiskRanges;
@@ -48,6 +48,16 @@ pub struct ServedDisk {
     last: Mutex<Option<DiskReport>>,
     /// What containers have of it.
     ranges: Mutex<DiskRanges>,
+}
+
+/// The rest of a detach, in the background.
+pub(super) struct Going(Receiver<()>);
+
+impl Going {
+    /// Waits until the disk is gone, or its worker.
+    pub(super) fn wait(self) {
+        let _ = self.0.recv();
+    }
 }
 
 /// What has to be known to open the image of a plan and put it on a worker.
@@ -238,9 +248,9 @@ impl ServedDisk {
         last.clone()
     }
 
-    /// Finishes what is under way, closes the front ends, then the image. Returns whether that is done; if the image
-    /// does not answer, it is finished in the background.
-    pub(super) fn detach(&self) -> bool {
+    /// Finishes what is under way, closes the front ends, then the image. Nothing is returned once that is done; if the
+    /// image does not answer, it is finished in the background, which can be waited for.
+    pub(super) fn detach(&self) -> Option<Going> {
         self.detaching.store(true, Ordering::Relaxed);
         let name = self.info.name.clone();
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
@@ -248,7 +258,7 @@ impl ServedDisk {
         let id = self.id();
         // New requests are refused first, so that a busy guest cannot keep its disk here.
         if self.host.worker.send(move |w| w.remove_disk(id, tx)).is_err() {
-            return true;
+            return None;
         }
         let stopper = vhost.map(|v| std::thread::spawn(move || v.stop()));
         // Closing an image may write its tables, and waits for it as well.
@@ -271,7 +281,7 @@ impl ServedDisk {
         if let (true, Some(t)) = (done, stopper) {
             let _ = t.join();
         }
-        done
+        (!done).then_some(Going(is_finished))
     }
 }
 

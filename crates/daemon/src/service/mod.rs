@@ -9,6 +9,7 @@ mod disk;
 mod division;
 mod error;
 mod exports;
+mod going;
 mod images;
 mod limits;
 mod locks;
@@ -122,15 +123,20 @@ impl Service {
         }
     }
 
-    /// Detaches a disk; `plan` is what is served without it. False if it is finished in the background.
+    /// Detaches a disk; `plan` is what is served without it. False if it is finished in the background: then the others
+    /// get what it has when it is gone.
     fn detach(&self, plan: &ServePlan, disk: &Arc<ServedDisk>) -> bool {
-        let done = disk.detach();
+        let going = disk.detach();
         write(&self.disks).retain(|d| !Arc::ptr_eq(d, disk));
-        if done {
+        let Some(going) = going else {
+            // What it had is with the kernel before disks on other workers have it.
+            self.release_given();
             self.apply(plan);
-        }
-        self.adopt(plan.clone());
-        done
+            self.adopt(plan.clone());
+            return true;
+        };
+        self.let_go(&disk.info().name, going);
+        false
     }
 
     /// What is served now, and how.
@@ -208,7 +214,7 @@ impl Service {
         std::thread::scope(|s| {
             let threads: Vec<_> = disks.iter().map(|d| s.spawn(|| d.detach())).collect();
             for t in threads {
-                all &= t.join().unwrap_or(false);
+                all &= t.join().is_ok_and(|going| going.is_none());
             }
         });
         if all {

@@ -37,13 +37,22 @@ impl Service {
         if !detach_most {
             check_detached(&change.removed, now.disks.len())?;
         }
-        self.forget_waiting(|_| true);
         let mut report = ReloadReport {
             needs_restart: change.needs_restart.clone(),
             changed: change.changed.iter().map(ToString::to_string).collect(),
             ..ReloadReport::default()
         };
         self.detach_removed(&change.removed, &mut report)?;
+        let result = match result.beside_going(&self.plan()) {
+            Ok(result) => result,
+            // Nothing else of the file is done: those that wait still do, and a reload tries all of it again.
+            Err(e) => {
+                report.failed.push(format!("the rest of the file: {e}"));
+                report.changed.clear();
+                return Ok(report);
+            }
+        };
+        self.forget_waiting(|_| true);
         // Those that stay take their new shares, so that there is room for those that come.
         self.apply(&result);
         self.follow_sections(&change, &result, &mut report);

@@ -165,7 +165,7 @@ impl Service {
 
     /// Moves what is to be moved, by one step.
     fn move_shares(&self, manager: &mut ShareManager, mut plan: ServePlan) {
-        let total = plan.store.memory_bytes / UNIT_BYTES;
+        let total = plan.room_bytes() / UNIT_BYTES;
         let over = self.over_shares().div_ceil(UNIT_BYTES);
         let (moving, mut positions) = self.positions(manager, &plan);
         let mover = Mover { blocks_per_tick: (total / STEP_PART).max(1) };
