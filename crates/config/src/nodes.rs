@@ -11,6 +11,7 @@ use super::fields::{Field, field, size_or, time, word_or};
 use super::goal::GoalPlan;
 use super::image::{ImageFormat, ImageSpec};
 use super::keys::{self, WEIGHT_DEFAULT, WEIGHT_MAX};
+use super::shares::UNIT_BYTES;
 use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec};
 use super::stores::StoreChoice;
 use super::written::WrittenError;
@@ -320,7 +321,8 @@ impl Checker<'_> {
         };
         DiskPlan {
             own_policy: spec.policy.as_deref().and_then(|text| self.policy(&spec.lines, place, text)),
-            share_bytes: spec.size.map_or(0, |s| s.0),
+            // In whole units, here and nowhere else: what is not a unit's is for nobody, and shares add up.
+            share_bytes: spec.size.map_or(0, |s| s.0 / UNIT_BYTES * UNIT_BYTES),
             share_fixed: spec.size.is_some(),
             weight: weight.map_or(WEIGHT_DEFAULT, |w| w as u32),
             floor_bytes: spec.floor.map_or(0, |s| s.0),

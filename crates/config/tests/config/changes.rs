@@ -300,6 +300,26 @@ fn a_changed_size_leaves_room_for_the_others_or_is_refused() {
 }
 
 proptest! {
+    /// Sizes that are no multiples of what shares are counted in: shares add up to the memory at most, from the file and
+    /// by hand, and nobody has more than its size or misses a unit of it.
+    #[test]
+    fn shares_fit_whatever_the_sizes(a in 5_000_000u64..30_000_000, b in 5_000_000u64..30_000_000, more in 0u64..9999) {
+        let place = Place::new();
+        let memory = (70 << 20) + more;
+        let plan = place.good(&format!(
+            "[store]\nmemory={memory}\n[[disk]]\nname=\"a\"\nimage=\"a.raw\"\nsize={a}\n\
+             [[disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+        ));
+        let by_hand = plan.with_change("b", &set_bytes("size", b)).unwrap();
+        for (plan, sizes) in [(&plan, vec![a]), (&by_hand, vec![a, b])] {
+            let shares: Vec<u64> = plan.disks.iter().map(|d| d.share_bytes).collect();
+            prop_assert!(shares.iter().sum::<u64>() <= memory, "{:?} of {}", shares, memory);
+            for (share, size) in shares.iter().zip(sizes) {
+                prop_assert!(*share <= size && size < share + 4096, "{} of {}", share, size);
+            }
+        }
+    }
+
     /// Whatever is changed by hand, in whatever order: the shares fit into the store, and a size that was set is had.
     #[test]
     fn shares_fit_after_every_change(changes in prop::collection::vec((0usize..3, 0u8..5, 1u64..900), 1..12)) {
