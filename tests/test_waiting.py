@@ -156,6 +156,27 @@ def test_a_waiting_disk_keeps_its_share(serve, scratch, workers):
         load.communicate()
 
 
+def test_a_reload_that_does_not_fit_keeps_those_that_wait(serve, scratch):
+    """A file whose sizes do not fit the memory that runs changes nothing: a disk that waits still does, and is served
+    once its image is there; what was set by hand stays."""
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    late = scratch / "late.raw"
+    daemon = serve([Disk("good", good, "raw"), Disk("late", late, "raw")], memory="16MiB")
+    daemon.call("set", "--memory", "12MiB")
+    text = daemon.config.read_text()
+    assert 'memory = "16MiB"' in text
+    daemon.write_config([Disk("good", good, "raw", {"size": '"32MiB"'}), Disk("late", late, "raw")])
+    daemon.config.write_text(daemon.config.read_text().replace('memory = "16MiB"', 'memory = "64MiB"'))
+    said = daemon.call("reload", check=False)
+    assert "everything" in said.stdout, said.stdout
+    assert {d["name"]: d["state"] for d in daemon.status()["disks"]} == {"good": "serving", "late": "waiting"}
+    assert daemon.status()["store"]["limit_bytes"] == 12 * images.MIB
+    images.raw(late, SIZE, seed=2)
+    until(lambda: daemon.disk("late")["state"] == "serving", "it is served")
+    driver("run", daemon.vhost("late"), "--ops", "300", "--depth", "4", "--verify", late)
+    others_go_on(daemon, good)
+
+
 def test_a_size_between_units_leaves_room_for_the_others(serve, scratch):
     """A size that is no multiple of what shares are counted in takes no more than it says from the others: both disks
     are served at once."""

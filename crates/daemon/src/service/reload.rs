@@ -34,6 +34,10 @@ impl Service {
     pub(super) fn follow_file(&self, detach_most: bool) -> Result<ReloadReport, ControlError> {
         let (held, planned) = self.planned_by_file()?;
         let Planned { now, result, change } = planned;
+        if change.result.is_none() {
+            // Not a part of it holds: what is served, what waits and what was set by hand stay.
+            return Ok(ReloadReport { needs_restart: change.needs_restart, ..ReloadReport::default() });
+        }
         if !detach_most {
             check_detached(&change.removed, now.disks.len())?;
         }
