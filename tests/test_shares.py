@@ -145,6 +145,33 @@ def test_a_share_of_11_mib_caches_9(serve, scratch):
     assert daemon.disk("later")["cache"]["cached_bytes"] >= 9 * images.MIB
 
 
+def test_a_ceiling_holds_at_once_whatever_comes(serve, scratch):
+    """A disk that comes to a VM with a ceiling, by hand or by the file, has its share out of what the VM may have: the
+    next interval is ten minutes away."""
+    files = [images.raw(scratch / f"{n}.raw", 32 * images.MIB, seed=n) for n in range(4)]
+    ceiling = 24 * images.MIB
+    web = '[shares]\ninterval = "600s"\n' + vm("web", files[0], f'ceiling = "{ceiling}"')
+    daemon = serve([], memory="96MiB", extra=web + vm("db", files[1], 'ceiling = "40MiB"'))
+
+    def holds(disks):
+        end = time.monotonic() + 10
+        while (web := shares(daemon)["web"])["share_bytes"] > ceiling:
+            assert time.monotonic() < end, web
+            time.sleep(0.2)
+        assert len(daemon.status()["disks"]) == disks
+
+    holds(2)
+    daemon.call("attach", "web:more", str(files[2]), "--format", "raw", "--nbd")
+    holds(3)
+    one = f'[[vm.disk]]\nname = "more"\nimage = "{files[2]}"\nformat = "raw"\nnbd = true\n'
+    two = f'[[vm.disk]]\nname = "last"\nimage = "{files[3]}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
+    daemon.config.write_text(daemon.config.read_text().replace('[[vm]]\nname = "db"', f'{one}{two}[[vm]]\nname = "db"'))
+    daemon.call("reload")
+    holds(4)
+    daemon.call("set", "web:last", "--floor", "5MiB")
+    holds(4)
+
+
 def test_goals_are_kept_and_what_they_take_is_said(two):
     """A hit ratio that is asked for is reached and no more than it takes is given; goals that do not fit are told
     so."""

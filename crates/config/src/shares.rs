@@ -409,7 +409,9 @@ pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>
         let (sure, most) = (had.min(entitled), had.max(entitled).min(ceiling));
         Claim { weight: settings.weight, steps: [settings.floor.min(sure), sure, most] }
     };
-    let claims: Vec<Claim> = plan.disks.iter().flat_map(DiskPlan::leaves).map(|(_, name, _)| claim(&name)).collect();
+    let names: Vec<String> = plan.disks.iter().flat_map(DiskPlan::leaves).map(|(_, name, _)| name).collect();
+    let mut claims: Vec<Claim> = names.iter().map(|name| claim(name)).collect();
+    keep_ceilings(&layout, &names, &mut claims);
     let mut shares = fill(layout.tree().total(), &claims).into_iter().map(|units| units * UNIT_BYTES);
     for disk in &mut plan.disks {
         let leaves: Vec<u64> = shares.by_ref().take(1 + disk.parts.len()).collect();
@@ -418,4 +420,21 @@ pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>
         }
     }
     Ok(())
+}
+
+/// Lets what is below a VM or a container with a ceiling claim no more than that together, `names` by `names`: a disk
+/// that comes to it takes what it is entitled to from its neighbours there, though the host has room.
+fn keep_ceilings(layout: &Layout, names: &[String], claims: &mut [Claim]) {
+    let leaves = names.iter().enumerate().filter_map(|(n, name)| Some((layout.disk(name)?, n)));
+    let at: BTreeMap<NodeId, usize> = leaves.collect();
+    // What a VM has is what its containers have at most: these first.
+    let (containers, vms): (Vec<_>, Vec<_>) = layout.groups().partition(|(name, _)| name.contains('/'));
+    for (_, group) in containers.into_iter().chain(vms) {
+        let Some(ceiling) = layout.tree().node(group).ok().and_then(|node| node.settings().ceiling) else { continue };
+        let below: Vec<usize> = layout.tree().below(group).iter().filter_map(|id| at.get(id).copied()).collect();
+        let own: Vec<Claim> = below.iter().map(|&n| claims[n]).collect();
+        for (n, most) in below.into_iter().zip(fill(ceiling, &own)) {
+            claims[n].steps = claims[n].steps.map(|step| step.min(most));
+        }
+    }
 }

@@ -411,6 +411,30 @@ fn a_reload_does_what_it_can_and_names_the_rest() {
     assert_eq!(again, nothing);
 }
 
+/// A disk that comes to a VM with a ceiling, while the host has room: its neighbours there give what it gets.
+#[test]
+fn a_disk_that_comes_stays_below_the_ceiling_of_its_vm() {
+    let place = Place::new();
+    let plan = place.good(
+        "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\nceiling=\"100MiB\"\n\
+         [[vm.container]]\nname=\"shop\"\nceiling=\"60MiB\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n[[vm]]\nname=\"db\"\nceiling=\"200MiB\"\n\
+         [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n",
+    );
+    let shares = |plan: &ServePlan| plan.disks.iter().map(|d| d.share_bytes / MIB).collect::<Vec<_>>();
+    assert_eq!(shares(&plan), [100, 200]);
+    let vm = |s: DiskSpec| DiskSpec { vm: Some("web".into()), ..s };
+    let more = plan.with_disk(&vm(spec(&place, "more", "c.raw")), &place.machine).unwrap();
+    assert_eq!(shares(&more), [50, 200, 50]);
+    fs::write(place.at("d.raw"), [0; 4096]).unwrap();
+    let shop = DiskSpec { container: Some("shop".into()), ..vm(spec(&place, "last", "d.raw")) };
+    let last = more.with_disk(&shop, &place.machine).unwrap();
+    assert_eq!(shares(&last).iter().sum::<u64>(), 299, "{:?}", shares(&last));
+    let low = last.with_node("web", &set("ceiling", "50MiB")).unwrap();
+    let of_web: u64 = low.disks.iter().filter(|d| d.name.starts_with("web")).map(|d| d.share_bytes).sum();
+    assert!(of_web <= 50 * MIB, "{:?}", shares(&low));
+}
+
 /// A size within a VM leaves its neighbours there their floors, though the host has room for it.
 #[test]
 fn a_size_by_hand_leaves_the_floors_of_its_vm() {

@@ -38,6 +38,7 @@ impl Daemon for Service {
         log_changes(&now, &plan, by);
         self.apply(&plan);
         self.adopt(plan);
+        self.hurry_shares();
         self.disk(name)
     }
 
@@ -103,6 +104,7 @@ impl Daemon for Service {
         opened.plan = added(&before, &plan)?.clone();
         let (name, location) = (opened.plan.name.clone(), opened.plan.image.location.clone());
         let served = self.attach(&plan, opened)?;
+        self.hurry_shares();
         tracing::info!("changed by {by}: disk \"{name}\" attached, image {location}");
         self.status_of(&served)
     }

@@ -61,6 +61,7 @@ impl Service {
         self.apply(&result);
         self.follow_sections(&change, &result, &mut report);
         self.adopt(result);
+        self.hurry_shares();
         let coming: Vec<_> = change.added.iter().map(|disk| self.let_come(disk)).collect();
         drop(held);
         let end = Instant::now() + OPEN_WAIT;
