@@ -181,7 +181,8 @@ def test_a_size_between_units_leaves_room_for_the_others(serve, scratch):
     """A size that is no multiple of what shares are counted in takes no more than it says from the others: both disks
     are served at once."""
     one, other = (images.raw(scratch / f"{n}.raw", SIZE, seed=n) for n in (1, 2))
-    daemon = serve([Disk("one", one, "raw", {"size": '"20MB"'}), Disk("other", other, "raw")], memory="64MiB", workers=1)
+    disks = [Disk("one", one, "raw", {"size": '"20MB"'}), Disk("other", other, "raw")]
+    daemon = serve(disks, memory="64MiB", workers=1)
     status = daemon.status()
     assert [d["state"] for d in status["disks"]] == ["serving"] * 2, status["disks"]
     assert sum(d["cache"]["share_bytes"] for d in status["disks"]) <= status["store"]["memory_bytes"]

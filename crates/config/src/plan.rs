@@ -1,8 +1,8 @@
 //! What to serve and how, with every default filled in: the only form of configuration that the daemon sees.
 //!
 //! Owns the whole of it; each section owns its part. Never an `Option` that means "default". Invariants, once resolved:
-//! disk names are unique, so are socket paths; the shares of all disks together, and what those that are going have, fit
-//! into the memory of the store.
+//! disk names are unique, so are socket paths; the shares of all disks together, and what disks that are going have,
+//! fit into the memory of the store.
 
 pub use super::daemon::{DaemonPlan, LogPlan, SocketAccess, VmControl};
 pub use super::ksm::KsmPlan;

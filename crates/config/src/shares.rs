@@ -4,14 +4,11 @@
 //! shares together never exceed the memory; every disk gets at least `SHARE_BYTES_MIN`; the same plan always gives the
 //! same shares.
 
-use super::keys::SHARE_BYTES_MIN;
+use super::keys::{SHARE_BYTES_MIN, UNIT_BYTES};
 use super::plan::{DiskPlan, NodePlan, ServePlan};
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_engine::shares::{BLOCKS_MAX, Claim, Level, NodeId, ShareSettings, Tree, TreeError, fill};
 use undercroft_units::Size;
-
-/// Bytes of a unit in which the tree counts: what a disk has of the store, metadata and operations under way included.
-pub const UNIT_BYTES: u64 = 4096;
 
 /// Why the disks do not fit: a sentence each for what and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,9 @@ pub const HOST: &str = "host";
 pub const MEMORY_BYTES_MIN: u64 = 8 * MIB;
 /// Memory of a store if none is given: a quarter of the machine's, but not more than this.
 pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1024 * MIB;
+/// Bytes of a unit in which the tree of shares counts: what a disk has of the store, metadata and operations under way
+/// included.
+pub const UNIT_BYTES: u64 = 4096;
 /// Least share of a disk, in bytes: at least half of it is cache then, besides the disk's I/O under way.
 pub const SHARE_BYTES_MIN: u64 = 4 * MIB;
 /// Weight of a disk without one.

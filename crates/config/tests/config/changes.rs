@@ -300,8 +300,8 @@ fn a_changed_size_leaves_room_for_the_others_or_is_refused() {
 }
 
 proptest! {
-    /// Sizes that are no multiples of what shares are counted in: shares add up to the memory at most, from the file and
-    /// by hand, and nobody has more than its size or misses a unit of it.
+    /// Sizes that are no multiples of what shares are counted in: shares add up to the memory at most, from the file
+    /// and by hand, and nobody has more than its size or misses a unit of it.
     #[test]
     fn shares_fit_whatever_the_sizes(a in 5_000_000u64..30_000_000, b in 5_000_000u64..30_000_000, more in 0u64..9999) {
         let place = Place::new();

@@ -3,8 +3,8 @@
 //! Owns the thread, its pace, and the translation of what workers measure into what controllers see. Never decides
 //! which disk gets what: the engine's controllers do. Invariants: at any time the sum over all disks of the share, or
 //! of what the disk still holds if that is more, is at most the store; so a disk grows only after another has given,
-//! and on another worker only after the kernel has the memory back. Fixed shares stay, and so do those of disks of which
-//! nothing is known: what waits for its image, or is on a worker that does not answer, is lent to nobody.
+//! and on another worker only after the kernel has the memory back. Fixed shares stay, and so do those of disks of
+//! which nothing is known: what waits for its image, or is on a worker that does not answer, is lent to nobody.
 
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::pools::Together;
@@ -130,7 +130,8 @@ impl Service {
             let least = m.least_units().max(fixed(name));
             leaves.push(Leaf { node, held: m.held_units, least, seen: m.seen, curve: Some(&m.curve) });
         }
-        // Of a disk that waits, has just come or is on a worker that does not answer nothing is known: it keeps its own.
+        // Of a disk that waits, has just come, or is on a worker that does not answer, nothing is known: it keeps its
+        // own.
         for (_, name, bytes) in plan.disks.iter().flat_map(DiskPlan::leaves).filter(|l| !measured.contains_key(&l.1)) {
             let Some(node) = layout.disk(&name) else { continue };
             let held = bytes / UNIT_BYTES;
