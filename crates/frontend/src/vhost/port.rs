@@ -83,7 +83,7 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     fds_changed: bool,
     /// The guest's memory is another than when the worker last asked, or may hold something else altogether.
     memory_changed: bool,
-    /// The guest's driver was reset, or begins with the first entry of a ring.
+    /// The guest's driver was reset, or begins with the first entries of rings that had got further.
     began_afresh: bool,
     /// The front end's connection, to be closed if it does harm.
     connection: Option<UnixStream>,

@@ -27,6 +27,71 @@ fn a_stopping_queue_waits_for_its_requests_and_tells_its_position() {
     assert_eq!(rig.guest.used(0), [(0, 513)]);
 }
 
+/// Stops all queues, and says where each did.
+fn pause(rig: &mut Rig, queues: u32) -> Vec<u32> {
+    let stop = |index| {
+        let (done, base) = sync_channel(1);
+        rig.port.stop(index, done).unwrap();
+        u32::from(base.try_recv().unwrap())
+    };
+    (0..queues).map(stop).collect()
+}
+
+#[test]
+fn a_guest_begins_afresh_when_its_queues_do_and_not_when_it_goes_on_after_a_pause() {
+    let mut rig = Rig::new(geometry(MIB), 2, 64, 0);
+    rig.port.began_afresh();
+    rig.guest.header(HEADER, IN, 0);
+    rig.guest.chain(0, 0, &[(HEADER, 16, 0), (BUFFER, 512, WRITE), (STATUS, 1, WRITE)]);
+    for _ in 0..10 {
+        rig.guest.offer(0, 0);
+        rig.turn();
+    }
+    for order in [[0, 1], [1, 0]] {
+        let at = pause(&mut rig, 2);
+        assert_eq!(at, [10, 0], "the second queue was never used");
+        order.into_iter().for_each(|queue| rig.start(queue, at[queue as usize] as u16, false));
+        assert!(!rig.port.began_afresh(), "a pause");
+    }
+    pause(&mut rig, 2);
+    rig.start(1, 0, false);
+    assert!(!rig.port.began_afresh(), "a queue that never moved says nothing");
+    rig.start(0, 0, false);
+    assert!(rig.port.began_afresh(), "a reboot");
+    pause(&mut rig, 2);
+    [0, 1].into_iter().for_each(|queue| rig.start(queue, 0, false));
+    assert!(!rig.port.began_afresh(), "nothing has moved since the reboot");
+}
+
+#[test]
+fn a_front_end_that_comes_back_goes_on_unless_its_guest_was_reset_meanwhile() {
+    let features = port_features();
+    let mut rig = Rig::new(geometry(MIB), 2, 64, 0);
+    let (said, file) = InflightArea::create(2, 64).unwrap();
+    let area = InflightArea::open(&said, file, ()).unwrap();
+    rig.guest.header(HEADER, IN, 0);
+    rig.guest.chain(0, 0, &[(HEADER, 16, 0), (BUFFER, 512, WRITE), (STATUS, 1, WRITE)]);
+    let come_back = |rig: &mut Rig, base| {
+        rig.port.sever();
+        rig.connect(features);
+        rig.port.set_inflight(&area);
+        [(1, 0), (0, base)].into_iter().for_each(|(queue, base)| rig.start(queue, base, true));
+        rig.port.began_afresh()
+    };
+    come_back(&mut rig, 0);
+    rig.guest.offer(0, 0);
+    rig.turn();
+    // What it says of the position is nothing beside its record.
+    assert!(!come_back(&mut rig, 0));
+    rig.guest.offer(0, 0);
+    rig.turn();
+    rig.port.sever();
+    rig.guest = Guest::new(2, 64);
+    rig.connect(features);
+    [1, 0].into_iter().for_each(|queue| rig.start(queue, 0, false));
+    assert!(rig.port.began_afresh(), "rings as new");
+}
+
 #[test]
 fn a_new_memory_table_keeps_rings_and_requests_under_way() {
     let mut rig = rig();

@@ -58,6 +58,10 @@ pub(super) struct Queue {
     pub(super) size: u16,
     pub(super) addresses: Option<RingAddresses>,
     pub(super) base: u16,
+    /// Where it came to rest, as the driver left it; what a front end says of the base afterwards does not count.
+    pub(super) rested: u16,
+    /// Where it was started.
+    pub(super) began: u16,
     pub(super) kick: Option<File>,
     pub(super) call: Option<Doorbell>,
     pub(super) error: Option<Doorbell>,
@@ -88,6 +92,8 @@ impl Queue {
             size: QUEUE_SIZE_MAX,
             addresses: None,
             base: 0,
+            rested: 0,
+            began: 0,
             kick: None,
             call: None,
             error: None,
@@ -102,6 +108,16 @@ impl Queue {
             dirty: false,
             held_up: false,
             stopping: None,
+        }
+    }
+
+    /// How far the driver has been served: 0 for a queue that was never used.
+    pub(super) fn reached(&self) -> u16 {
+        match &self.ring {
+            Some(ring) => ring.next_available(),
+            // Its memory is not there at the moment.
+            None if self.started || self.stopping.is_some() => self.base,
+            None => self.rested,
         }
     }
 
@@ -188,6 +204,7 @@ impl Queue {
             && let Some(waiter) = self.stopping.take()
         {
             self.base = self.ring.as_ref().map_or(self.base, SplitRing::next_available);
+            self.rested = self.base;
             self.ring = None;
             self.call = None;
             waiter.tell(self.base);

@@ -160,15 +160,30 @@ impl<F: PortFaults> VhostPort<F> {
             if let Some(broken) = queue.broken {
                 report(&self.disk, index as u16, queue, broken);
             }
-            // A driver that goes on after a pause goes on where it was.
-            self.began_afresh |= ring.next_available() == 0;
+            let moved = queue.reached() != 0;
+            queue.began = ring.next_available();
             queue.ring = Some(ring);
             queue.started = true;
+            if moved {
+                self.look_for_beginning();
+            }
         }
-        queue.kick = Some(kick);
+        self.queues[index as usize].kick = Some(kick);
         self.fds_changed = true;
         self.refresh();
         Ok(())
+    }
+
+    /// A queue that had been used was started: notes whether the driver begins afresh.
+    ///
+    /// After a pause a queue goes on where it was, which is 0 for one that was never used. So only one that starts at 0
+    /// although it had got further says that the driver is another, and only while no other queue goes on.
+    fn look_for_beginning(&mut self) {
+        if self.queues.iter().all(|queue| !queue.started || queue.began == 0) {
+            self.began_afresh = true;
+            // Those that are started after it belong to the same beginning.
+            self.queues.iter_mut().for_each(|queue| queue.rested = 0);
+        }
     }
 
     /// Sets where the driver is notified; `None` if it polls.
@@ -239,7 +254,8 @@ impl<F: PortFaults> VhostPort<F> {
         if F::has(PortBug::UnseenForgotten) {
             while self.failures.take_unheard().is_some() {}
         }
-        self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
+        // The guest may have been reset by the time the next front end comes, or go on.
+        self.queues.iter_mut().for_each(|queue| *queue = Queue { rested: queue.reached(), ..Queue::new() });
         self.maps.set(Arc::default());
         self.memory_changed = true;
         self.hint = 0;
