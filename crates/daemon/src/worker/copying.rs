@@ -2,10 +2,13 @@
 //!
 //! Owns the account: time is credited at the rate of the limit, and time for copies is debited. Never reads a clock.
 //! Invariant: over any span, copies start only while the time spent is at most the limit's part of the span plus a
-//! short burst.
+//! short burst, or while it was beyond that before: what is hashed for misses and writes is debited and cannot be
+//! stopped, so the debt is bounded, too.
 
 /// Time saved up at most, in nanoseconds: a burst of copies this long may follow a quiet time.
 const BURST_NS: i64 = 20_000_000;
+/// The deepest debt, in nanoseconds: so much longer than what caused it lasts, at the limit's rate, copies wait.
+const DEBT_NS: i64 = BURST_NS;
 
 /// The account of one worker.
 #[derive(Debug)]
@@ -32,7 +35,8 @@ impl Copying {
     /// Notes what was spent.
     pub(super) fn spend(&mut self, took_ns: u64) {
         self.spent_ns += took_ns;
-        self.saved_ns -= i64::try_from(took_ns).unwrap_or(i64::MAX / 2).min(1 << 40);
+        let took_ns = i64::try_from(took_ns).unwrap_or(i64::MAX);
+        self.saved_ns = self.saved_ns.saturating_sub(took_ns).max(-DEBT_NS);
     }
 
     /// What was spent since the worker began.
@@ -59,6 +63,17 @@ mod tests {
         let part = spent as f64 / now as f64;
         assert!((0.099..0.103).contains(&part), "{part} of the time");
         assert_eq!(account.spent_ns(), spent);
+    }
+
+    #[test]
+    fn work_that_no_limit_stops_leaves_a_short_debt() {
+        let mut account = Copying::new(20, 0);
+        for ms in 0..10_000 {
+            account.allows(ms * 1_000_000);
+            account.spend(400_000);
+        }
+        assert!(!account.allows(10_000_000_000), "twice the limit, and nothing saved");
+        assert!(account.allows(10_200_000_000), "10 s of it do not end copies for 10 s more");
     }
 
     #[test]
