@@ -57,12 +57,13 @@ pub const PRESSURE: Section = Section {
             Reload,
             "The machine (or the control group) counts as short of memory when some process has waited for memory for \
              this long within a second. Needs PSI. Waits are not counted while the machine as a whole reclaims no \
-             memory (the limit of another control group is then the reason) or has a quarter of its memory available."
+             memory (the limit of another control group is then the reason) or has a quarter of its memory (without \
+             reserved huge pages) available."
         ),
         key!(
             "available_min",
             Size,
-            "a fiftieth of the machine's memory; of a control group's limit, a 64th",
+            "a fiftieth of the machine's memory without its reserved huge pages; of a control group's limit, a 64th",
             "`0` (off) to half of the machine's memory",
             Reload,
             "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit). If \

@@ -17,7 +17,8 @@ pub use room::GuestRoom;
 pub use source::{Roots, Sources};
 pub use watch::{Store, View, Watch};
 
-/// Of the machine's memory, what is to stay available unless the configuration says how much: a fiftieth.
+/// Of the machine's memory without reserved huge pages, what is to stay available unless the configuration says how
+/// much: a fiftieth.
 pub const AVAILABLE_PART_DEFAULT: u64 = 50;
 /// Of a control group's limit, what is to stay available unless the configuration says how much: a 64th.
 pub const GROUP_PART_DEFAULT: u64 = 64;

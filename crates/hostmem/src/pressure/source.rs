@@ -23,7 +23,8 @@ use undercroft_units::{Size, human_size};
 /// for the limit of a control group, which the kernel's counters of reclaim leave out, and memory of ours would not
 /// help him.
 const SCANNED_PAGES_MIN: u64 = 1024;
-/// With more than this part of its memory available, a machine is not short of it, whoever waits.
+/// With more than this part of its memory available, a machine is not short of it, whoever waits. Reserved huge pages
+/// do not count.
 const AVAILABLE_PART_CALM: u64 = 4;
 
 /// Where the kernel's files are: `/proc`, or a directory that stands for it in tests.
@@ -410,6 +411,27 @@ mod tests {
         vmstat(9_000_000, 5900);
         write(dir.path(), 50, 251, Some(4_500_000));
         assert_eq!((s.read(6 * S).0.stalled, s.others()), (false, 3), "a quarter of the memory is available");
+    }
+
+    #[test]
+    fn huge_pages_reserved_for_guests_are_no_part_of_what_should_be_available() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |available_mib, stalled_us, scanned: u64| {
+            write(dir.path(), 5, available_mib, Some(stalled_us));
+            let mut text = fs::read_to_string(dir.path().join("meminfo")).unwrap();
+            _ = writeln!(text, "Hugepagesize: 2048 kB\nHugetlb: {} kB", 900 << 10);
+            fs::write(dir.path().join("meminfo"), text).unwrap();
+            let text = format!("pgscan_kswapd {scanned}\npgscan_direct 5\n");
+            fs::write(dir.path().join("vmstat"), text).unwrap();
+        };
+        write(60, 0, 0);
+        let mut s = Sources::probe(Roots { proc: dir.path().into() }, &plan(None));
+        assert!(s.describe().contains("at least 2MiB"), "{}", s.describe());
+        s.read(S);
+        write(60, 900_000, 1_000_000);
+        assert_eq!((s.read(2 * S).0.stalled, s.others()), (false, 1), "more than a quarter of the rest is available");
+        write(15, 900_000, 2_000_000);
+        assert_eq!(s.read(3 * S).0.short_bytes, 0, "a fiftieth of the rest is 2 MiB");
     }
 
     #[test]
