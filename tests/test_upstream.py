@@ -240,8 +240,8 @@ def test_stop_with_a_stalled_disk(serve, scratch, nbdkit):
 
 
 def test_the_command_stop_waits_until_images_are_closed(serve, scratch, nbdkit):
-    """While a disk does not answer, `undercroft stop` does not say that the daemon has stopped; when it does say so, the
-    process is gone."""
+    """While a disk does not answer, `undercroft stop` does not say that the daemon has stopped; when it does say so,
+    the process is gone."""
     far = images.raw(scratch / "far.raw", SIZE, seed=3)
     upstream = nbdkit("file", far)
     beside = Beside(serve, scratch, upstream.uri, "nbd")

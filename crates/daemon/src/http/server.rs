@@ -53,9 +53,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Why control cannot listen: names the thing and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The control socket; its source says what is wrong.
-    #[error("control")]
-    Socket(#[from] SocketError),
+    /// The control socket. (No source: whoever prints the sources of an error would say it twice.)
+    #[error("control: {0}")]
+    Socket(SocketError),
     /// The runtime directory.
     #[error("the runtime directory {dir} cannot be used: {reason}; set daemon.runtime_dir, or give --control PATH")]
     RuntimeDir {
@@ -75,6 +75,12 @@ pub enum ListenError {
     /// The thread.
     #[error("the control thread cannot start: {0}")]
     Thread(io::Error),
+}
+
+impl From<SocketError> for ListenError {
+    fn from(e: SocketError) -> Self {
+        Self::Socket(e)
+    }
 }
 
 /// Sockets that control listens on; bound before anything is opened, so that a second daemon fails early.

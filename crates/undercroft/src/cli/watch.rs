@@ -72,7 +72,8 @@ fn fitting(text: &str, columns: usize, rows: usize) -> Vec<String> {
     fit
 }
 
-/// A line as far as a terminal of so many columns shows it in one row. Colours take no column, and those that begin end.
+/// A line as far as a terminal of so many columns shows it in one row. Colours take no column, and those that begin
+/// end.
 fn cut(line: &str, columns: usize) -> String {
     let (mut kept, mut column, mut chars) = (String::new(), 0, line.chars());
     while let Some(c) = chars.next() {
