@@ -375,6 +375,15 @@ fn turn_until(h: &mut Harness, state: &str, says: bool) {
     }
 }
 
+/// The server is restarted while a read waits for its answer, which it gets.
+fn a_read_waits_for_a_restart(h: &mut Harness, mut server: Server, dir: &Path) {
+    server.kill();
+    let read = h.start(IoKind::Read, 0, 4096, None, 0);
+    h.turn(false);
+    let _server = Server::nbdkit(dir, &["memory", "8M"]);
+    assert_eq!(h.wait(read).result, Ok(()));
+}
+
 #[test]
 fn breaks_while_nothing_was_asked_do_not_shorten_the_patience_with_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -390,12 +399,7 @@ fn breaks_while_nothing_was_asked_do_not_shorten_the_patience_with_the_next() {
         std::thread::sleep(patience * 2 / 5);
     }
     // More than the patience after the first break, and the first that something waits for.
-    server.kill();
-    let read = h.start(IoKind::Read, 0, 4096, None, 0);
-    h.turn(false);
-    server = Server::nbdkit(dir.path(), &["memory", "8M"]);
-    assert_eq!(h.wait(read).result, Ok(()));
-    drop(server);
+    a_read_waits_for_a_restart(&mut h, server, dir.path());
 }
 
 #[test]
@@ -409,12 +413,7 @@ fn a_connection_that_was_idle_for_long_ends_what_went_wrong_before_it() {
     server = Server::nbdkit(dir.path(), &["memory", "8M"]);
     turn_until(&mut h, "server gone", false);
     std::thread::sleep(patience + patience / 4);
-    server.kill();
-    let read = h.start(IoKind::Read, 0, 4096, None, 0);
-    h.turn(false);
-    server = Server::nbdkit(dir.path(), &["memory", "8M"]);
-    assert_eq!(h.wait(read).result, Ok(()));
-    drop(server);
+    a_read_waits_for_a_restart(&mut h, server, dir.path());
 }
 
 #[test]

@@ -8,13 +8,16 @@ use undercroft_backend::{self as backend, OpenError, OpenOptions};
 use undercroft_cache::{Extent, IoError, IoKind};
 use undercroft_config::ImageFormat;
 
-const SIZE: u64 = 16 << 20;
+/// Bytes of the disks.
+pub const SIZE: u64 = 16 << 20;
 
-fn s(path: &Path) -> &str {
+/// A path as an argument.
+pub fn s(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn create(dir: &Path, name: &str, options: &str) -> PathBuf {
+/// An empty image.
+pub fn create(dir: &Path, name: &str, options: &str) -> PathBuf {
     let path = dir.join(name);
     let mut args = vec!["create", "-q", "-f", "qcow2"];
     if !options.is_empty() {

@@ -4,32 +4,18 @@
 //! copied. Invariant: in a copy, every sector has what was there at the last flush, or what was written to it since.
 
 use crate::harness::{Harness, Rng, open, pattern, run, try_run};
+use crate::qcow2::{SIZE, create, s};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use undercroft_cache::{IoError, IoKind};
 use undercroft_config::ImageFormat;
 
-const SIZE: u64 = 16 << 20;
 const SECTOR: usize = 512;
-
-fn s(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// A directory in memory where there is one: images are copied often.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-}
-
-fn create(dir: &Path, name: &str, options: &str) -> PathBuf {
-    let path = dir.join(name);
-    let mut args = vec!["create", "-q", "-f", "qcow2"];
-    if !options.is_empty() {
-        args.extend(["-o", options]);
-    }
-    run("qemu-img", &[&args[..], &[s(&path), &SIZE.to_string()]].concat());
-    path
 }
 
 /// A disk in use, and what may be on it after a kill.
