@@ -16,6 +16,9 @@ from harness.stalling import StallingFile
 from harness.upstream import Nbdkit
 
 FAILED = pytest.StashKey[bool]()
+BEGUN = pytest.StashKey[float]()
+# The property of a test's report that says what it has had of a processor, in seconds.
+PROCESSOR = "processor_s"
 
 
 def pytest_configure(config):
@@ -37,12 +40,38 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
+def processor_seconds():
+    """What this process and those that it has seen end have had of a processor."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Notes what was used before the test."""
+    item.stash[BEGUN] = processor_seconds()
+    yield
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Remembers whether the test failed, for the fixtures' clean-up."""
+    """Remembers whether the test failed, for the fixtures' clean-up, and what it has had of a processor with all that
+    it started, which depends less than time does on what else runs."""
     outcome = yield
     if call.when == "call":
         item.stash[FAILED] = outcome.get_result().failed
+    elif call.when == "teardown":
+        outcome.get_result().user_properties.append((PROCESSOR, processor_seconds() - item.stash[BEGUN]))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """With `--durations N`: the N tests that have had most of a processor, and what all have had."""
+    reports = [r for kind in terminalreporter.stats.values() for r in kind if getattr(r, "when", None) == "teardown"]
+    used = sorted(((dict(r.user_properties).get(PROCESSOR, 0.0), r.nodeid) for r in reports), reverse=True)
+    if config.option.durations and used:
+        total = sum(seconds for seconds, _ in used)
+        terminalreporter.section(f"most of a processor, of {total:.0f} s")
+        for seconds, name in used[: config.option.durations]:
+            terminalreporter.write_line(f"{seconds:.1f}s {name}")
 
 
 @pytest.fixture
