@@ -269,6 +269,10 @@ impl Runner {
         // Disks are asked without the lock: their workers may be busy for a moment, and status must not wait for that.
         let holdings = if reading.is_pressed() { self.store.holdings() } else { Vec::new() };
         let mut s = lock(&self.shared);
+        // What was read counts by the plan that it was read for: the next look, which comes at once, is by the new one.
+        if s.replanned {
+            return s.view.room_bytes;
+        }
         let before = s.control.allowed_bytes();
         let changed = s.control.step(&reading, || holdings);
         let (now, direction) = (s.control.allowed_bytes(), s.control.direction());
@@ -339,5 +343,72 @@ impl Said {
                 human_size(room_bytes)
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A full store whose watch is switched off by hand while its disks are asked what they hold.
+    struct SwitchedOff {
+        watch: OnceLock<Arc<Watch>>,
+        off: PressurePlan,
+    }
+
+    impl Store for SwitchedOff {
+        fn holdings(&self) -> Vec<Holding> {
+            if let Some(watch) = self.watch.get() {
+                watch.set_plan(self.off.clone(), 16 * MIB);
+            }
+            vec![Holding { share_bytes: 64 * MIB, held_bytes: 64 * MIB }]
+        }
+
+        fn committed_bytes(&self) -> u64 {
+            64 * MIB
+        }
+
+        fn allow(&self) {}
+
+        fn guests_may(&self, _: Option<u64>) {}
+
+        fn give_back(&self, _: Duration) -> u64 {
+            0
+        }
+
+        fn unwatched(&self) {}
+    }
+
+    #[test]
+    fn a_reading_that_the_change_of_the_plan_overtook_takes_nothing_from_the_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let kib = |mib: u64| mib << 10;
+        let text = format!("MemTotal: {} kB\nMemFree: {} kB\nMemAvailable: {} kB\n", kib(1000), kib(5), kib(5));
+        std::fs::write(dir.path().join("meminfo"), text).unwrap();
+        let plan = PressurePlan {
+            watch: true,
+            stall: Duration::from_millis(150),
+            available_min_bytes: Some(500 * MIB),
+            give_within: Duration::from_secs(2),
+            calm: Duration::from_secs(30),
+            regrow: Duration::from_secs(64),
+        };
+        let off = PressurePlan { watch: false, ..plan.clone() };
+        let watch = Arc::new(Watch::new(plan, 16 * MIB, 64 * MIB).unwrap());
+        let store = Arc::new(SwitchedOff { watch: OnceLock::new(), off });
+        assert!(store.watch.set(watch.clone()).is_ok());
+        watch.start(store, Roots { proc: dir.path().into() }).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while watch.view().source != "not watched" {
+            assert!(Instant::now() < end, "the plan was not taken up: {:?}", watch.view());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let view = watch.view();
+        watch.stop();
+        assert_eq!((view.allowed_bytes, view.direction), (64 * MIB, Direction::Full), "nobody would ever let it grow");
     }
 }
