@@ -196,6 +196,48 @@ def test_huge_pages_that_are_taken_away_end_their_front_end_alone(serve, scratch
     assert (scratch / "a.raw").read_bytes() == before, "nothing that nobody wrote reached the disk"
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("pages", ["kept", "given back", "given back, and none is left"])
+def test_huge_pages_that_were_given_back_are_not_taken_again_for_copies(serve, scratch, fronts, huge, pages):
+    """A guest on hugetlbfs gives a huge page back that held blocks of its disk, as with virtio-mem, and begins afresh:
+    nothing that is copied then takes a huge page, nor ends the front end where there is none. Those that are there are
+    copied."""
+    where, page = huge
+    image = images.raw(scratch / "a.raw", 32 * MIB, seed=1)
+    disk = Disk("a", image, "raw", {"size": '"4MiB"', "readahead": "0"})
+    daemon = serve([disk], memory="64MiB", workers=1, keys="check_captures = true")
+    ram = os.open(where / "ram", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(ram, page)
+    front = fronts(daemon.vhost("a"), (ram, page)).set_up()
+
+    def exclusive() -> dict:
+        return daemon.disk("a")["exclusive"]
+
+    assert front.request(IN, 0, MIB, OWN) == 0
+    # So much more, into other memory, that the cache has little of it.
+    for n in range(96):
+        assert front.request(IN, MIB // 512 + n * 512, MIB // 4) == 0
+    assert exclusive()["guest_pages_held"] == 320, exclusive()
+    held = os.fstat(ram).st_blocks
+    filler = os.open(where / "filler", os.O_RDWR | os.O_CREAT)
+    if pages != "kept":
+        punch(ram, page)
+        held = 0
+    if pages.endswith("left"):
+        os.posix_fallocate(filler, 0, 2 * page)
+    front.reset()
+    until(lambda: exclusive()["restart_tried"] >= 256, "what the guest held is looked for")
+    told = exclusive()
+    assert os.fstat(ram).st_blocks == held, "the host keeps what was given back"
+    assert (told["restart_copied"] > 64) == (pages == "kept") and told["captures_wrong"] == 0, told
+    assert front.set_up().request(IN, 0, 4096) == 0, daemon.log()
+    # What the guest asks for itself comes, if there is a page for it.
+    if not pages.endswith("left"):
+        assert front.request(IN, 0, MIB, OWN) == 0 and os.fstat(ram).st_blocks == page // 512
+    for fd in (filler, ram):
+        os.close(fd)
+
+
 def test_a_notification_that_is_made_to_block_holds_nobody_up(serve, scratch, fronts):
     """The counter of the call descriptor full, and O_NONBLOCK cleared: its front end is dropped, the other disk goes
     on, and the second time the worker does not even wait for a moment."""

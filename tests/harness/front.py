@@ -103,6 +103,14 @@ class Front:
         self.ask(1)
         return self
 
+    def reset(self) -> None:
+        """Resets the device and the rings, as a driver does that begins afresh; `set_up` starts them again."""
+        self.send(4)
+        # Answered when all before it has been done.
+        self.ask(1)
+        self.map[AVAILABLE : AVAILABLE + 4] = self.map[USED : USED + 4] = bytes(4)
+        self.available = self.used = 0
+
     def post(self, kind: int, sector: int, length: int, at: int = DATA, kick: bool = True) -> None:
         """Posts one request for data at guest address `at`."""
         self.map[HEADERS : HEADERS + 16] = struct.pack("<IIQ", kind, 0, sector)

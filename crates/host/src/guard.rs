@@ -12,7 +12,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use vm_memory::{MmapRegion, VolatileMemory};
@@ -63,6 +63,8 @@ pub struct Guarded {
     file: Option<(u64, u64)>,
     /// All of the file had memory when it was last looked at.
     full: AtomicBool,
+    /// It is of huge pages.
+    huge: bool,
     /// Dropped once nothing is mapped any more.
     place: Option<Box<dyn Send + Sync>>,
 }
@@ -75,7 +77,7 @@ impl Guarded {
     /// which could not be replaced.
     pub fn new(region: MmapRegion<()>) -> io::Result<Guarded> {
         install()?;
-        let (mut file, mut full) = (None, true);
+        let (mut file, mut full, mut huge) = (None, true, false);
         if let Some(place) = region.file_offset() {
             let kind = backing(place.file())?;
             if let Backing::Huge { page_bytes } = kind
@@ -85,7 +87,8 @@ impl Guarded {
             }
             let about = place.file().metadata()?;
             file = (kind == Backing::Memory).then(|| (about.dev(), about.ino()));
-            full = matches!(kind, Backing::Huge { .. }) || is_full(&about);
+            huge = matches!(kind, Backing::Huge { .. });
+            full = huge || is_full(&about);
         }
         let start = region.as_ptr() as usize;
         let end = start.checked_add(region.len()).ok_or_else(|| invalid("a mapping past the address space"))?;
@@ -97,7 +100,7 @@ impl Guarded {
         slot.end.store(end, Ordering::Relaxed);
         slot.start.store(start, Ordering::Release);
         USED.store(used.max(at + 1), Ordering::Release);
-        Ok(Guarded { slot, region: ManuallyDrop::new(region), file, full: AtomicBool::new(full), place: None })
+        Ok(Guarded { slot, region: ManuallyDrop::new(region), file, full: AtomicBool::new(full), huge, place: None })
     }
 
     /// Keeps `place` until nothing is mapped any more: what counts the mappings of somebody, say.
@@ -159,6 +162,22 @@ impl Guarded {
             at += pages * PAGE;
         }
         absent
+    }
+
+    /// Copies the bytes from `offset` on to `to`, for a use of our own. False if the mapping ends before, or is broken.
+    ///
+    /// Of huge pages none is taken for it: one that is missing, never touched or given back since, reads as zeroes. To
+    /// touch it would take it from the pool that the host has set aside, and break the mapping where that is empty. The
+    /// kernel tells of huge pages only how many a file has, and one may go right after it was asked for; so the file is
+    /// read, which finds a page and copies it in one step.
+    #[must_use]
+    pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
+        let Ok(from) = self.region.get_slice(offset, to.len()) else { return false };
+        let whole = match self.region.file_offset().filter(|_| self.huge) {
+            Some(place) => place.file().read_exact_at(&mut *to, place.start() + offset as u64).is_ok(),
+            None => from.copy_to(&mut *to) == to.len(),
+        };
+        whole && !self.is_broken()
     }
 
     /// Whether an access found nothing behind the mapping. It stays so: the whole mapping is private memory since then.
@@ -336,6 +355,7 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use rustix::fs::MemfdFlags;
     use std::fs::File;
     use std::sync::atomic::AtomicU32;
     use vm_memory::{Bytes, FileOffset};
@@ -424,6 +444,70 @@ mod tests {
         assert_eq!((map.absent_bytes(70 * PAGE + 9, 1), map.absent_bytes(69 * PAGE + 9, PAGE)), (0, PAGE as u64));
         assert_eq!(map.absent_bytes(199 * PAGE, 9 * PAGE), PAGE as u64, "not past the end");
         assert_eq!(map.absent_bytes(0, 0), 0);
+    }
+
+    /// Huge pages that the machine sets aside for a test. What it had of them it has afterwards.
+    struct Pool(u64);
+
+    impl Pool {
+        const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+
+        /// Sets `more` aside; or why there are none to be had.
+        fn with(more: u64) -> Result<Pool, String> {
+            let count = || {
+                let count = std::fs::read_to_string(Self::COUNT).map_err(|e| e.to_string())?;
+                count.trim().parse::<u64>().map_err(|e| e.to_string())
+            };
+            let pool = Pool(count()?);
+            let set = std::fs::write(Self::COUNT, (pool.0 + more).to_string());
+            let pages = count()?;
+            if pages >= pool.0 + more { Ok(pool) } else { Err(format!("{pages} pages, {set:?}")) }
+        }
+    }
+
+    impl Drop for Pool {
+        fn drop(&mut self) {
+            let _ = std::fs::write(Self::COUNT, self.0.to_string());
+        }
+    }
+
+    /// What a balloon or virtio-mem took from a guest stays with the host.
+    #[test]
+    fn a_copy_takes_no_huge_page() {
+        let _pool = match Pool::with(2) {
+            Ok(pool) => pool,
+            Err(e) => {
+                return undercroft_skips::skip(format_args!("no huge pages of hugetlbfs can be had here: {e}"));
+            }
+        };
+        let file = File::from(rustix::fs::memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB).unwrap());
+        let Backing::Huge { page_bytes } = backing(&file).unwrap() else { panic!("not of huge pages") };
+        let huge = page_bytes as usize;
+        // One page more than is mapped.
+        file.set_len(3 * page_bytes).unwrap();
+        let map = guarded(&file, 2 * huge);
+        let held = || file.metadata().unwrap().blocks() * 512 / page_bytes;
+        let mut to = [1; PAGE];
+        assert!(map.copy(huge - PAGE / 2, &mut to) && to == [0; PAGE] && held() == 0, "{}", held());
+        map.as_volatile_slice().write_slice(&[7; PAGE], huge).unwrap();
+        assert!(map.copy(huge, &mut to) && to == [7; PAGE]);
+        assert!(
+            map.copy(huge - PAGE / 2, &mut to) && to[..PAGE / 2] == [0; PAGE / 2] && to[PAGE / 2..] == [7; PAGE / 2]
+        );
+        assert_eq!(held(), 1);
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, page_bytes, page_bytes).unwrap();
+        assert!(map.copy(huge, &mut to) && to == [0; PAGE] && held() == 0, "{}", held());
+        assert!(!map.copy(2 * huge - PAGE / 2, &mut to) && !map.copy(usize::MAX, &mut to), "what is not mapped");
+        // What the guest itself asks for takes a page, as ever.
+        map.as_volatile_slice().write_slice(&[8; PAGE], huge).unwrap();
+        assert!(map.copy(huge, &mut to) && to == [8; PAGE] && held() == 1);
+        // A file cut short is found out by whoever has to touch it.
+        file.set_len(0).unwrap();
+        assert!(!map.copy(huge, &mut to) && !map.is_broken());
+        file.set_len(2 * page_bytes).unwrap();
+        map.slot.broken.store(true, Ordering::Release);
+        assert!(!map.copy(huge, &mut to), "nothing of the file shows any more");
     }
 
     #[test]

@@ -143,13 +143,10 @@ impl GuestMap {
         Some((first, of_span.min(of_region).min(u64::from(self.pages() - first)) as u32))
     }
 
-    /// Copies page number `page`. False if there is none.
+    /// Copies page number `page` for a use of our own, which takes no huge page for it. False if there is none.
     pub fn copy_page(&self, page: u32, to: &mut [u8; PAGE_BYTES as usize]) -> bool {
         let Some((region, offset)) = self.place(page) else { return false };
-        let mapping: &MmapRegion<()> = &region.mapping;
-        let whole =
-            mapping.get_slice(offset as usize, to.len()).is_ok_and(|slice| slice.copy_to(&mut to[..]) == to.len());
-        whole && !region.mapping.is_broken()
+        region.mapping.copy(offset as usize, &mut to[..])
     }
 
     /// The region of a page, and the offset of the page in it.
