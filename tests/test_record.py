@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from harness import images
@@ -292,6 +293,85 @@ def test_without_its_client_it_ends(one, scratch):
         "b.parquet",
     }, "nothing is left beside it"
     assert len(rows_of(scratch / "b.parquet")[2]) == 100
+
+
+@pytest.fixture
+def apart(serve, scratch):
+    """Starts a daemon as another user, who may open nothing in `scratch`/own and sees another /tmp: as a service with
+    PrivateTmp."""
+    need_root()
+    need("setpriv", "unshare", "mount")
+    scratch.chmod(0o755)
+    (scratch / "own").mkdir(mode=0o700)
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    os.chown(image, 65534, 65534)
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    private = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o mode=1777 private /tmp && exec "$@"', "sh"]
+
+    def wrap(command):
+        os.chown(scratch / "d0", 65534, 65534)
+        return [*private, *as_nobody, *command]
+
+    disk = Disk("a", image, "raw", {"size": '"12MiB"', "readahead": '"0"'})
+    return serve([disk], memory="64MiB", wrap=wrap)
+
+
+@pytest.mark.parametrize("where", ["a directory of another user", "another /tmp"])
+def test_a_daemon_of_another_user_writes_the_file_of_whoever_asks(apart, scratch, where):
+    """Wherever the file is, and whoever owns it: rows go into it, and wait beside it. It belongs to who asked, and what
+    the daemon sees at its path does not matter."""
+    directory = scratch / "own" if where.startswith("a directory") else Path("/tmp")
+    path = directory / f"{scratch.name}.parquet"
+    try:
+        for force in ([], ["--force"]):
+            recorder = Recorder(apart, path, *force)
+            driver("run", apart.nbd("a"), "--ops", "100")
+            said = recorder.end()
+            assert (said["path"], said["requests"], said["bytes"]) == (str(path), 100, path.stat().st_size), said
+            assert len(rows_of(path)[2]) == 100 and path.stat().st_uid == os.geteuid()
+        assert "there is no place where they could wait" not in apart.log()
+    finally:
+        path.unlink(missing_ok=True)
+    assert list((scratch / "own").iterdir()) == []
+
+
+def test_what_cannot_become_a_recording_is_refused_by_its_name_and_stays(apart, scratch):
+    """An image that the daemon may not even read, a device, a link; and over the API, where the daemon would have to
+    open the file itself, what to do about that."""
+    own = scratch / "own"
+    base, top = own / "base.raw", scratch / "link"
+    images.raw(base, images.MIB, seed=2)
+    top.symlink_to(base)
+    held = base.read_bytes()
+    for path, force, words in [
+        (base, [], "exists already; name another file, or overwrite it with --force"),
+        (top, ["--force"], f"{top} is a symbolic link; name the file itself"),
+        (Path("/dev/null"), ["--force"], "/dev/null is no plain file; name one"),
+        (scratch / "a.raw", ["--force"], "is the image of a disk"),
+        (own / "none" / "x", [], f"cannot create {own}/none/x: No such file or directory"),
+    ]:
+        refused = apart.call("record", path, *force, check=False)
+        assert refused.returncode == 1 and words in refused.stderr, refused.stderr
+    assert base.read_bytes() == held and (scratch / "a.raw").stat().st_size == SIZE
+    for body, words in [
+        ({"path": str(own / "x")}, "pass the file's descriptor along, as `undercroft record` does"),
+        ({"path": str(own / "x"), "descriptor": True}, "no descriptor has come along with the request"),
+    ]:
+        status, said = api(apart, "POST", body=body)
+        assert status in (400, 500) and words in said["error"] + said["remedy"], said
+    assert not (own / "x").exists() and api(apart, "GET")[1] == []
+
+
+def test_a_vms_socket_takes_no_file(serve, scratch):
+    """The owner of a VM records nothing, and leaves no file."""
+    image, socket = images.raw(scratch / "a.raw", SIZE, seed=1), scratch / "web.sock"
+    extra = f'[[vm]]\nname = "web"\ncontrol_socket = "{socket}"\n'
+    extra += f'[[vm.disk]]\nname = "a"\nimage = "{image}"\nformat = "raw"\nnbd = true\n'
+    serve([], memory="64MiB", extra=extra)
+    words = [built("undercroft"), "record", scratch / "x.parquet", "--control", socket]
+    refused = run(*words, check=False)
+    assert refused.returncode == 1 and "/v1/recordings cannot be seen or changed" in refused.stderr, refused.stderr
+    assert not (scratch / "x.parquet").exists()
 
 
 def test_a_daemon_that_stops_finishes_the_file(one, scratch):

@@ -1,7 +1,7 @@
 //! The client of the control socket, for the command line.
 //!
-//! Owns one request and its answer; nothing stays open. Never retries. Invariant: an error says whether no daemon
-//! listens, or the daemon refused, and what to do.
+//! Owns one request and its answer; nothing stays open. Never retries. Invariants: an error says whether no daemon
+//! listens, or the daemon refused, and what to do; descriptors go with the first byte of their request.
 
 use super::ErrorBody;
 use super::NodeChanged;
@@ -10,8 +10,16 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+use undercroft_host::send_with_descriptors;
 
 /// Bytes of an answer at most.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -49,7 +57,22 @@ pub enum ClientError {
 /// # Errors
 /// See [`ClientError`].
 pub fn request(socket: &Path, method: Method, path: &str, body: Option<String>) -> Result<String, ClientError> {
-    send(socket, method, path, body, None)
+    send(socket, method, path, body, None, Vec::new())
+}
+
+/// Sends one request, and the descriptors of `files` along with it; reads the answer as JSON.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn request_with_files<T: DeserializeOwned>(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: String,
+    files: Vec<File>,
+) -> Result<T, ClientError> {
+    let text = send(socket, method, path, Some(body), None, files)?;
+    read(socket, &text)
 }
 
 /// Changes a node; with `version` only if it is still of that one.
@@ -57,7 +80,7 @@ pub fn request(socket: &Path, method: Method, path: &str, body: Option<String>) 
 /// # Errors
 /// See [`ClientError`].
 pub fn change_node(socket: &Path, path: &str, body: String, version: Option<u64>) -> Result<NodeChanged, ClientError> {
-    let text = send(socket, Method::PATCH, path, Some(body), version)?;
+    let text = send(socket, Method::PATCH, path, Some(body), version, Vec::new())?;
     read(socket, &text)
 }
 
@@ -67,13 +90,14 @@ fn send(
     path: &str,
     body: Option<String>,
     version: Option<u64>,
+    files: Vec<File>,
 ) -> Result<String, ClientError> {
     let bad = |reason: String| ClientError::Bad { socket: socket.to_path_buf(), reason };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| bad(e.to_string()))?;
     let work = async {
-        let stream = tokio::net::UnixStream::connect(socket).await.map_err(|e| no_daemon(socket, &e))?;
-        let exchanged = exchange(stream, method, path, body, version).await;
-        let (status, text) = exchanged.map_err(|e| bad(e.to_string()))?;
+        let stream = UnixStream::connect(socket).await.map_err(|e| no_daemon(socket, &e))?;
+        let exchanged = exchange(Passing { stream, files }, method, path, body, version).await;
+        let (status, text) = exchanged.map_err(|e| bad(format!("{e:#}")))?;
         if status.is_success() {
             return Ok(text);
         }
@@ -150,8 +174,46 @@ fn no_daemon(socket: &Path, e: &std::io::Error) -> ClientError {
     ClientError::NoDaemon { socket: socket.to_path_buf(), reason, remedy: remedy.to_string() }
 }
 
+/// A connection on which files go along with the first byte.
+struct Passing {
+    stream: UnixStream,
+    files: Vec<File>,
+}
+
+impl AsyncRead for Passing {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl AsyncWrite for Passing {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        while !self.files.is_empty() {
+            ready!(self.stream.poll_write_ready(cx))?;
+            let files: Vec<_> = self.files.iter().map(AsFd::as_fd).collect();
+            let send = || Ok(send_with_descriptors(&self.stream, bytes, &files)?);
+            match self.stream.try_io(Interest::WRITABLE, send) {
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                sent => {
+                    self.files.clear();
+                    return Poll::Ready(sent);
+                }
+            }
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 async fn exchange(
-    stream: tokio::net::UnixStream,
+    stream: Passing,
     method: Method,
     path: &str,
     body: Option<String>,

@@ -54,8 +54,10 @@ pub struct RecordingStatus {
 /// What to record, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// The file: an absolute path.
+    /// The file: an absolute path. With `descriptor` it is only shown.
     pub path: PathBuf,
+    /// The file was opened by who asks, and comes along with the order.
+    pub descriptor: bool,
     /// Whether a file that holds something is overwritten.
     pub force: bool,
     /// Disks, by name; with `vms` empty too: all.
@@ -79,6 +81,9 @@ pub struct RecordBody {
     /// The file, as an absolute path that the daemon may write to: one that there is not yet, or that is empty.
     #[schema(example = "/var/tmp/web.parquet")]
     pub path: String,
+    /// The file is open already, and its descriptor comes along with this request: `path` is only shown.
+    #[serde(default)]
+    pub descriptor: bool,
     /// Overwrite a file that holds something.
     #[serde(default)]
     pub force: bool,
@@ -112,6 +117,7 @@ impl Order {
     pub fn all(path: PathBuf, bytes_max: u64) -> Self {
         Self {
             path,
+            descriptor: false,
             force: true,
             disks: Vec::new(),
             vms: Vec::new(),
@@ -128,7 +134,7 @@ impl Order {
 /// # Errors
 /// `Invalid`, with the field and the remedy.
 pub fn parse_record(bytes: &[u8]) -> Result<Order, ControlError> {
-    let fields = ["path", "force", "disks", "vms", "duration", "max_size", "sample", "lease"];
+    let fields = ["path", "descriptor", "force", "disks", "vms", "duration", "max_size", "sample", "lease"];
     let body: RecordBody = parse(bytes, &fields)?;
     if body.path.contains('\0') || !body.path.starts_with('/') {
         let shown: String = body.path.chars().take(100).collect();
@@ -150,6 +156,7 @@ pub fn parse_record(bytes: &[u8]) -> Result<Order, ControlError> {
     };
     Ok(Order {
         path: PathBuf::from(body.path),
+        descriptor: body.descriptor,
         force: body.force,
         disks: body.disks,
         vms: body.vms,
@@ -171,6 +178,7 @@ mod tests {
             parse_record(br#"{"path": "/x", "vms": ["web"], "duration": "60s", "max_size": "2MiB", "sample": 8}"#);
         let expected = Order {
             path: "/x".into(),
+            descriptor: false,
             force: false,
             disks: vec![],
             vms: vec!["web".into()],
@@ -182,6 +190,7 @@ mod tests {
         assert_eq!(order.unwrap(), expected);
         let order = parse_record(br#"{"path": "/x"}"#).unwrap();
         assert_eq!((order.bytes_max, order.sample, order.duration), (BYTES_DEFAULT, 1, None));
+        assert!(parse_record(br#"{"path": "/x", "descriptor": true}"#).unwrap().descriptor);
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl Figures {
                 let file = record::create(path, true, |_, _| None)?;
                 let about = RecordedDisk { name: "vm:disk".into(), vm: Some("vm".into()), ..RecordedDisk::default() };
                 let watched = vec![Watched { worker: 0, id: disk, about }];
-                let ready = Ready::new(order, file, 512 << 20)?;
+                let ready = Ready::new(order, file, None, 512 << 20)?;
                 recorder = Some(Recorder::start(1, ready, std::slice::from_ref(worker), watched)?);
                 std::thread::sleep(ROUND / 8);
             }

@@ -1,8 +1,9 @@
 //! The socket of a client that may be anybody: what it sends is taken without ever waiting for whoever stands behind
 //! the descriptors that it passes along.
 //!
-//! Owns the socket, and those descriptors until they are closed. Never blocks. Invariant: no descriptor of the client
-//! is closed on the thread that reads, nor on the one that drops the socket: see [`Closing`].
+//! Owns the socket, and those descriptors until they are closed or taken ([`Passed`]). Never blocks. Invariant: no
+//! descriptor that nobody took is closed on the thread that reads, nor on the one that drops the socket: see
+//! [`Closing`].
 //!
 //! A unix socket takes descriptors (`SCM_RIGHTS`) whether its reader wants them or not: those for which the reader has
 //! no room are closed by the kernel in its name. Since Linux 6.16 a socket can refuse them (`SO_PASSRIGHTS`); before,
@@ -10,13 +11,19 @@
 
 use crate::aside::Closing;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, sockopt};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, sockopt,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::{MaybeUninit, take};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Descriptors that one message can bring (the kernel's `SCM_MAX_FD`), and one that a read can bring.
 const RIGHTS_MAX: usize = 253;
+/// Descriptors that are kept of a client that may pass some: a file, and one that goes with it.
+const PASSED_MAX: usize = 2;
 /// The socket option, which `libc` does not have yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
@@ -51,11 +58,69 @@ pub fn receive(
     Ok(bytes)
 }
 
+/// Sends `bytes` without blocking, and `descriptors` along with the first of them; how many bytes went.
+///
+/// # Errors
+/// `PERM` if the other side refuses descriptors; `TOOBIG` if there are more than a message can bring; else what the
+/// kernel says.
+pub fn send_with_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
+    let mut along = SendAncillaryBuffer::new(&mut space);
+    if !along.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOBIG);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut along, flags)
+}
+
+/// What a client has passed along: it is kept until somebody takes it, or nobody can any more.
+#[derive(Clone, Debug, Default)]
+pub struct Passed(Arc<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    descriptors: Mutex<Vec<OwnedFd>>,
+    closing: Closing,
+}
+
+impl Passed {
+    fn new(closing: &Closing) -> Passed {
+        Passed(Arc::new(Kept { descriptors: Mutex::default(), closing: closing.clone() }))
+    }
+
+    /// Keeps what came, if there are not too many; else returns it.
+    fn keep(&self, came: Vec<OwnedFd>) -> Vec<OwnedFd> {
+        let mut kept = self.0.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() + came.len() > PASSED_MAX {
+            return came;
+        }
+        kept.extend(came);
+        Vec::new()
+    }
+
+    /// All that came and was not taken, in order. Whoever takes a descriptor closes it, where that may take long.
+    #[must_use]
+    pub fn take(&self) -> Vec<OwnedFd> {
+        take(&mut *self.0.descriptors.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let left = take(self.descriptors.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !left.is_empty() {
+            self.closing.close(left);
+        }
+    }
+}
+
 /// A client's connected socket, unix or TCP.
 #[derive(Debug)]
 pub struct ClientSocket {
     /// `None` only in `drop`.
     socket: Option<OwnedFd>,
+    /// Where what it may pass along is kept; `None` if it may pass nothing.
+    passed: Option<Passed>,
     /// It may bring descriptors.
     takes_descriptors: bool,
     /// It has closed its end, and all that it sent was read.
@@ -73,9 +138,17 @@ impl ClientSocket {
         ClientSocket::with_care(socket, takes_descriptors, closing)
     }
 
+    /// The same for a client that may pass a few descriptors, and what it passes. One that passes more is cut off.
+    pub fn taking(socket: OwnedFd, closing: &Closing) -> (ClientSocket, Passed) {
+        let (passed, mut client) = (Passed::new(closing), ClientSocket::with_care(socket, true, closing));
+        client.passed = Some(passed.clone());
+        (client, passed)
+    }
+
     fn with_care(socket: OwnedFd, takes_descriptors: bool, closing: &Closing) -> ClientSocket {
         ClientSocket {
             socket: Some(socket),
+            passed: None,
             takes_descriptors,
             ended: false,
             descriptors: Vec::new(),
@@ -86,8 +159,8 @@ impl ClientSocket {
     /// Receives into `first`, then `second` (which may be empty); 0 at the end of the stream.
     ///
     /// # Errors
-    /// `AGAIN` if there is nothing now; `PROTO` if it passes descriptors, which nobody has asked it for: the connection
-    /// is of no use any more; else what the kernel says.
+    /// `AGAIN` if there is nothing now; `PROTO` if it passes descriptors that it may not pass: the connection is of no
+    /// use any more; else what the kernel says.
     #[inline]
     pub fn receive(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
         if self.takes_descriptors {
@@ -107,7 +180,10 @@ impl ClientSocket {
         let mut came = Vec::new();
         let got = receive(self.as_fd(), &mut [IoSliceMut::new(first), IoSliceMut::new(second)], &mut came);
         self.ended |= got == Ok(0) && came.is_empty() && !(first.is_empty() && second.is_empty());
-        self.descriptors = came;
+        self.descriptors = match &self.passed {
+            Some(passed) => passed.keep(came),
+            None => came,
+        };
         if self.descriptors.is_empty() { got } else { Err(Errno::PROTO) }
     }
 }
@@ -130,8 +206,7 @@ impl Drop for ClientSocket {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-    use std::io::{IoSlice, Write};
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
@@ -147,11 +222,7 @@ mod tests {
     }
 
     fn send_with(socket: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> Result<usize, Errno> {
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-        rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+        send_with_descriptors(socket, bytes, &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>())
     }
 
     /// Ends by itself within the test's time only if nobody waits for the lingering socket.
@@ -180,6 +251,56 @@ mod tests {
             while closing.count() > 0 {
                 std::thread::yield_now();
             }
+        }
+    }
+
+    #[test]
+    fn a_client_that_may_pass_a_few_is_cut_off_when_it_passes_more() {
+        let closing = Closing::default();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut client, passed) = ClientSocket::taking(ours.into(), &closing);
+        let file = |text: &str| {
+            let file = rustix::fs::memfd_create(text, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::io::write(&file, text.as_bytes()).unwrap();
+            file
+        };
+        let text = |fd: &OwnedFd| {
+            let mut text = [0; 8];
+            let n = rustix::io::pread(fd, &mut text, 0).unwrap();
+            String::from_utf8(text[..n].to_vec()).unwrap()
+        };
+        let mut bytes = [0; 8];
+        for _ in 0..2 {
+            assert_eq!(send_with(&theirs, b"go", &[file("one"), file("two")]), Ok(2));
+            assert_eq!(client.receive(&mut bytes, &mut []), Ok(2));
+            assert_eq!(passed.take().iter().map(text).collect::<Vec<_>>(), ["one", "two"]);
+        }
+        assert!(passed.take().is_empty());
+        assert_eq!(send_with(&theirs, b"go", &[file("three")]), Ok(2));
+        assert_eq!(client.receive(&mut bytes, &mut []), Ok(2));
+        assert_eq!(send_with(&theirs, b"go", &[file("four"), file("five")]), Ok(2));
+        assert_eq!(client.receive(&mut bytes, &mut []), Err(Errno::PROTO));
+        assert_eq!(passed.take().iter().map(text).collect::<Vec<_>>(), ["three"]);
+    }
+
+    /// Ends by itself within the test's time only if nobody waits for the lingering socket.
+    #[test]
+    fn what_was_passed_and_not_taken_keeps_nobody() {
+        let closing = Closing::default();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut client, passed) = ClientSocket::taking(ours.into(), &closing);
+        let (fd, peer) = lingering();
+        assert_eq!(send_with(&theirs, b"x", &[fd]), Ok(1));
+        assert_eq!(client.receive(&mut [0; 8], &mut []), Ok(1));
+        drop(theirs);
+        assert_eq!(client.receive(&mut [0; 8], &mut []), Ok(0));
+        drop(client);
+        assert_eq!(closing.count(), 0, "whoever has what was passed may still take it");
+        drop(passed);
+        assert_eq!(closing.count(), 1);
+        drop(peer);
+        while closing.count() > 0 {
+            std::thread::yield_now();
         }
     }
 

@@ -1,7 +1,7 @@
 //! One client of a control socket, as the HTTP server reads and writes it.
 //!
-//! Owns the connection. Never closes what a client passes along: see [`ClientSocket`]. Invariant: no call blocks the
-//! thread, which answers all clients.
+//! Owns the connection. Never closes what a client passes along: see [`ClientSocket`]. Invariants: no call blocks the
+//! thread, which answers all clients; what comes along with a request is there before the request.
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
-use undercroft_host::{ClientSocket, Closing};
+use undercroft_host::{ClientSocket, Closing, Passed};
 
 /// A connected client.
 #[derive(Debug)]
@@ -28,6 +28,16 @@ impl ControlStream {
     pub fn new(events: UnixStream, closing: &Closing) -> io::Result<ControlStream> {
         let socket = rustix::io::fcntl_dupfd_cloexec(&events, 0)?;
         Ok(ControlStream { events, socket: ClientSocket::new(socket, closing) })
+    }
+
+    /// The same for a client that may pass descriptors along, and what it passes.
+    ///
+    /// # Errors
+    /// See [`ControlStream::new`].
+    pub fn taking(events: UnixStream, closing: &Closing) -> io::Result<(ControlStream, Passed)> {
+        let socket = rustix::io::fcntl_dupfd_cloexec(&events, 0)?;
+        let (socket, passed) = ClientSocket::taking(socket, closing);
+        Ok((ControlStream { events, socket }, passed))
     }
 }
 

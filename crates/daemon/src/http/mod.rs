@@ -26,6 +26,7 @@ use undercroft_api::{
     RecordingStatus, ReloadReport, ShareEvent, SharesStatus, Status, StoreStatus,
 };
 use undercroft_config::DiskSpec;
+use undercroft_host::Passed;
 
 /// Who asks for a change, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,12 +157,12 @@ pub trait Daemon: Send + Sync + 'static {
     /// `Invalid` with every problem of the file, or if there is no file; nothing has been changed then.
     fn reload(&self, detach_most: bool, by: &Caller) -> Result<ReloadReport, ControlError>;
 
-    /// Begins to record what guests ask for.
+    /// Begins to record what guests ask for, into the first file that was passed along if the order says so.
     ///
     /// # Errors
     /// `Conflict` if a recording is under way or the file holds something; `NotFound` if a name of the order means
     /// nothing; `Invalid` or `Failed` if the file cannot be had.
-    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError>;
+    fn record(&self, order: Order, passed: &Passed) -> Result<RecordingStatus, ControlError>;
 
     /// The recording under way, or else the last one.
     fn recordings(&self) -> Vec<RecordingStatus>;

@@ -3,6 +3,7 @@
 //! Owns their paths. Never writes a file: the daemon does. Invariant: a recording is known by its number.
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call};
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -10,6 +11,7 @@ use axum::http::StatusCode;
 use axum::response::Json;
 use undercroft_api::record::{RecordBody, RecordingStatus, parse_record};
 use undercroft_api::{ControlError, ControlErrorKind, ErrorBody};
+use undercroft_host::Passed;
 
 fn number_of(path: Result<Path<u64>, PathRejection>) -> Result<u64, ControlError> {
     path.map(|Path(id)| id).map_err(|_| {
@@ -28,6 +30,10 @@ pub(super) async fn get_recordings(State(d): State<Shared>) -> Answer<Vec<Record
 }
 
 /// Begins to record what guests ask for, a row for each request, into a Parquet file that the daemon writes.
+///
+/// With `descriptor`, the client has opened that file, and passes its descriptor along (SCM_RIGHTS) with the first byte
+/// of the request: then it does not matter whose file it is, or where. A second descriptor may follow, of an empty file
+/// on the same disk that has no name: rows wait in it until they are converted.
 #[utoipa::path(post, path = "/v1/recordings", request_body = RecordBody, responses(
     (status = 201, body = RecordingStatus),
     (status = 400, body = ErrorBody),
@@ -36,10 +42,11 @@ pub(super) async fn get_recordings(State(d): State<Shared>) -> Answer<Vec<Record
     (status = 500, body = ErrorBody, description = "The daemon cannot write the file")))]
 pub(super) async fn post_recording(
     State(d): State<Shared>,
+    Extension(passed): Extension<Passed>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<RecordingStatus>), Refused> {
     let order = parse_record(&bytes_of(body)?)?;
-    let status = call(d, move |d| d.record(order)).await?;
+    let status = call(d, move |d| d.record(order, &passed)).await?;
     Ok((StatusCode::CREATED, Json(status)))
 }
 

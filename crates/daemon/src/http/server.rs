@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use undercroft_api::body::BODY_SECONDS;
 use undercroft_config::DaemonPlan;
 use undercroft_frontend::socket::{BoundSocket, SocketError, SocketGuard, SocketPermissions, bind_unix};
-use undercroft_host::{Closing, refuse_descriptors};
+use undercroft_host::{Closing, Passed, refuse_descriptors};
 
 /// Connections to the control socket at a time; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -227,8 +227,12 @@ async fn serve(
             }
         };
         let at = listener.local_addr().ok().and_then(|a| a.as_pathname().map(Path::to_path_buf)).unwrap_or_default();
-        // Where the kernel cannot, the streams take care.
-        refuse_descriptors(&*listener);
+        // Only whoever runs the host may have the daemon take a file of his. Where the kernel cannot refuse
+        // descriptors, the streams take care.
+        let takes = vm.is_none();
+        if !takes {
+            refuse_descriptors(&*listener);
+        }
         let closing = Closing::default();
         let next = move || {
             let (listener, path, closing) = (listener.clone(), at.clone(), closing.clone());
@@ -239,7 +243,12 @@ async fn serve(
                 let (io, _) = listener.accept().await?;
                 let peer = io.peer_cred()?;
                 let by = Caller::Socket { path, uid: peer.uid(), pid: peer.pid() };
-                Ok((ControlStream::new(io, &closing)?, by))
+                let (io, passed) = if takes {
+                    ControlStream::taking(io, &closing)?
+                } else {
+                    (ControlStream::new(io, &closing)?, Passed::default())
+                };
+                Ok((io, by, passed))
             }
         };
         let (router, connections_max) = match &vm {
@@ -255,7 +264,7 @@ async fn serve(
         let listener = Arc::new(listener);
         let next = move || {
             let listener = listener.clone();
-            async move { listener.accept().await.map(|(io, _)| (io, Caller::Metrics)) }
+            async move { listener.accept().await.map(|(io, _)| (io, Caller::Metrics, Passed::default())) }
         };
         accepting.spawn(accept(next, api::metrics_router(daemon), METRICS_CONNECTIONS_MAX, stopped));
     }
@@ -266,7 +275,7 @@ async fn serve(
 async fn accept<Io, F>(next: impl Fn() -> F, router: Router, connections_max: usize, mut stopped: watch::Receiver<bool>)
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Future<Output = io::Result<(Io, Caller)>>,
+    F: Future<Output = io::Result<(Io, Caller, Passed)>>,
 {
     let router = router.layer(axum::middleware::from_fn(with_timed_body));
     let places = Arc::new(Semaphore::new(connections_max));
@@ -275,10 +284,10 @@ where
             let place = places.clone().acquire_owned().await.ok()?;
             Some((next().await, place))
         };
-        let (io, by, place) = tokio::select! {
+        let (io, by, passed, place) = tokio::select! {
             () = stop_of(&mut stopped) => break,
             accepted = accepted => match accepted {
-                Some((Ok((io, by)), place)) => (io, by, place),
+                Some((Ok((io, by, passed)), place)) => (io, by, passed, place),
                 Some((Err(e), _)) => {
                     tracing::warn!("control: a connection could not be accepted: {e}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -287,7 +296,8 @@ where
                 None => break,
             },
         };
-        let (router, stopped) = (router.clone().layer(axum::Extension(by)), stopped.clone());
+        let router = router.clone().layer(axum::Extension(by)).layer(axum::Extension(passed));
+        let stopped = stopped.clone();
         tokio::spawn(async move {
             let _place = place;
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection(io, router, stopped)).await;

@@ -1,12 +1,15 @@
-//! The file of a recording: created, or taken over if it is empty; space is reserved before it is written.
+//! The file of a recording: created, taken over if it is empty, or passed along by a client; space is reserved before
+//! it is written.
 //!
-//! Owns what may become of a path that a client names. Never follows a link at its end, and never touches a file that
-//! holds something unless told to. Invariant: what was promised by `reserve` can be written although the disk fills up.
+//! Owns what may become of a path that a client names, or of a file that it passes. Never follows a link at the end of
+//! a path, and never touches a file that holds something unless told to. Invariant: what was promised by `reserve` can
+//! be written although the disk fills up.
 
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use undercroft_backend::{self as backend, NoDisks};
 use undercroft_config::{ControlError, ControlErrorKind};
@@ -69,7 +72,8 @@ impl RecordFile {
 
 impl Write for RecordFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let n = self.file.write(buf)?;
+        // A client that passed the file may move the position in it.
+        let n = self.file.write_at(buf, self.bytes)?;
         self.bytes += n as u64;
         Ok(n)
     }
@@ -108,13 +112,46 @@ pub fn create(
     let file = File::from(opened.map_err(|e| {
         let remedy = match e {
             Errno::ACCESS | Errno::PERM | Errno::ROFS => {
-                "name a directory that the daemon may write to; its unit file may allow few"
+                "name a directory that the daemon may write to (its unit file may allow few), or pass the file's \
+                 descriptor along, as `undercroft record` does"
             }
             Errno::LOOP => "name the file itself, not a link to it",
             _ => "name a file in a directory that there is",
         };
         ControlError::new(ControlErrorKind::Failed, format!("the daemon cannot create {shown}: {e}"), remedy)
     })?);
+    taken_over(file, path, force, would_be)
+}
+
+/// The file that a client has opened and passed along; `path` is what the client calls it. See [`create`]: the same
+/// files are refused. Whether the daemon could have opened it does not matter.
+///
+/// # Errors
+/// `Invalid` if it is no plain file, or cannot be written anywhere in it; else as [`create`].
+pub fn passed(
+    file: File,
+    path: &Path,
+    force: bool,
+    would_be: impl Fn(u64, u64) -> Option<String>,
+) -> Result<RecordFile, ControlError> {
+    let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::PATH);
+    let writable = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
+    if !writable || flags.intersects(OFlags::APPEND | OFlags::PATH) {
+        let error = format!("the descriptor that was passed along for {} is not open for writing", path.display());
+        let remedy = "open the file with O_WRONLY or O_RDWR, and without O_APPEND";
+        return Err(ControlError::new(ControlErrorKind::Invalid, error, remedy));
+    }
+    taken_over(file, path, force, would_be)
+}
+
+/// A file that is open for writing becomes a recording, if it may.
+fn taken_over(
+    file: File,
+    path: &Path,
+    force: bool,
+    would_be: impl Fn(u64, u64) -> Option<String>,
+) -> Result<RecordFile, ControlError> {
+    let shown = path.display();
     let invalid =
         |what: &str, remedy: &str| ControlError::new(ControlErrorKind::Invalid, format!("{shown} {what}"), remedy);
     let failed = |e: io::Error| {
@@ -176,6 +213,40 @@ mod tests {
         assert_eq!(std::fs::read(&full).unwrap(), b"of use", "what was refused is as it was");
         assert!(create(&full, true, none).is_ok());
         assert_eq!(std::fs::read(&full).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_file_that_was_passed_is_held_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let shown = Path::new("/nowhere/file");
+        let open = |options: &mut std::fs::OpenOptions| options.create(true).open(&path).unwrap();
+        let refusal = |file: File, force| passed(file, shown, force, none).err().map(|e| e.to_string()).unwrap();
+        let mut recording = passed(open(File::options().write(true)), shown, false, none).unwrap();
+        // Whoever passed it shares its position.
+        let mut theirs = &recording.file;
+        std::io::Seek::seek(&mut theirs, std::io::SeekFrom::Start(100)).unwrap();
+        recording.write_all(b"of ").unwrap();
+        recording.write_all(b"use").unwrap();
+        drop(recording);
+        assert_eq!(std::fs::read(&path).unwrap(), b"of use");
+        let why = refusal(open(File::options().write(true)), false);
+        assert!(why.contains("/nowhere/file holds something"), "{why}");
+        for file in [open(File::options().append(true)), File::open(&path).unwrap()] {
+            let why = refusal(file, true);
+            assert!(why.contains("not open for writing") && why.contains("O_RDWR"), "{why}");
+        }
+        let known = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        assert!(refusal(known.into(), true).contains("not open for writing"));
+        assert!(refusal(File::options().write(true).open("/dev/null").unwrap(), true).contains("no plain file"));
+        let meta = std::fs::metadata(&path).unwrap();
+        let open_disk = backend::keep_from_disks(meta.dev(), meta.ino(), "open.raw").unwrap();
+        let why = refusal(open(File::options().write(true)), true);
+        assert!(why.contains("open.raw"), "{why}");
+        drop(open_disk);
+        assert_eq!(std::fs::read(&path).unwrap(), b"of use", "what was refused is as it was");
+        assert!(passed(open(File::options().read(true).write(true)), shown, true, none).is_ok());
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod spool;
 mod tests;
 
 pub use encoder::Tally;
-pub use file::create;
+pub use file::{create, passed};
 
 use crate::worker::{CHUNKS, Chunk, Tap, WorkerHandle};
 use encoder::Encoder;
@@ -24,6 +24,7 @@ use gauges::Gauges;
 use keeper::{ChunkReturn, Keeper, LateDisk, STOP_WITHIN};
 use relay::{Relay, SPARES};
 use spool::Spool;
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,7 +34,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use undercroft_api::record::Order;
 use undercroft_cache::DiskId;
 use undercroft_config::{ControlError, ControlErrorKind};
-use undercroft_host::now_ns;
+use undercroft_host::{nameless, now_ns};
 use undercroft_trace::recording::{
     DISKS_MAX, DiskEnd, RecordedDisk, RecordingHeader, RecordingWriter, Trailer, VERSION,
 };
@@ -146,10 +147,12 @@ fn header(store_bytes: u64, sample: u32) -> RecordingHeader {
     }
 }
 
-/// The place beside the file where rows wait, if there can be one.
-fn spool_for(order: &Order, gauges: &Arc<Gauges>) -> Option<Spool> {
-    let dir = order.path.parent().unwrap_or(Path::new("/"));
-    let spool = (order.bytes_max >= SPOOLED_MIN).then(|| Spool::new(dir, order.bytes_max, gauges.clone())).flatten();
+/// The place where rows wait, if there can be one: beside the file, or what was passed along with that.
+fn spool_for(order: &Order, passed: Option<File>, gauges: &Arc<Gauges>) -> Option<Spool> {
+    let beside = || nameless(order.path.parent().unwrap_or(Path::new("/"))).ok();
+    let file = || if order.descriptor { passed } else { beside() };
+    let spool = (order.bytes_max >= SPOOLED_MIN).then(file).flatten();
+    let spool = spool.and_then(|file| Spool::new(file, order.bytes_max, gauges.clone()));
     if spool.is_none() {
         tracing::info!("rows are converted at once: there is no place where they could wait");
     }
@@ -170,11 +173,12 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Begins the file and the place where rows wait. Waits for a file system that does not answer.
+    /// Begins the file and the place where rows wait: in `spool`, if whoever passed the file has passed one. Waits for
+    /// a file system that does not answer.
     ///
     /// # Errors
     /// The file cannot be written, or its disk is full.
-    pub fn new(order: Order, file: RecordFile, store_bytes: u64) -> Result<Self, ControlError> {
+    pub fn new(order: Order, file: RecordFile, spool: Option<File>, store_bytes: u64) -> Result<Self, ControlError> {
         let header = header(store_bytes, order.sample.max(1));
         let mut writer = RecordingWriter::new(file, header).map_err(|e| failed(&order, &e.to_string()))?;
         let end_bytes = writer.bytes_bound(0);
@@ -182,7 +186,7 @@ impl Ready {
             return Err(failed(&order, "its disk is full"));
         }
         let gauges = Arc::new(Gauges::default());
-        let spool = spool_for(&order, &gauges);
+        let spool = spool_for(&order, spool, &gauges);
         Ok(Self { order, writer, spool, gauges })
     }
 

@@ -6,13 +6,12 @@
 
 use super::Reason;
 use super::gauges::Gauges;
-use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, FallocateFlags, FileType, OFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use undercroft_host::{ALIGNED_BYTES, AlignedBuffer};
@@ -21,8 +20,6 @@ use undercroft_host::{ALIGNED_BYTES, AlignedBuffer};
 const KEPT: usize = 16;
 /// Writes are in units of so many bytes.
 const UNIT: usize = 4096;
-/// Names to try where a file cannot be without one.
-const TRIES: u32 = 16;
 
 /// See the head of the file.
 pub struct Spool {
@@ -56,19 +53,21 @@ fn length_of(words: usize) -> usize {
 }
 
 impl Spool {
-    /// A spool in directory `dir`; `None` if there can be none: no right to create a file, or a file system that cannot
-    /// promise space or take it back.
-    pub fn new(dir: &Path, bytes_max: u64, gauges: Arc<Gauges>) -> Option<Self> {
-        let (file, direct) = match nameless(dir, OFlags::DIRECT) {
-            Ok(file) => (file, true),
-            Err(_) => (nameless(dir, OFlags::empty()).ok()?, false),
-        };
+    /// A spool in `file`, if that can be one: it is empty, to be read and written, and on a file system that can
+    /// promise space and take it back.
+    pub fn new(file: File, bytes_max: u64, gauges: Arc<Gauges>) -> Option<Self> {
+        let (flags, stat) = (rustix::fs::fcntl_getfl(&file).ok()?, rustix::fs::fstat(&file).ok()?);
+        let written_where_asked = flags & (OFlags::RWMODE | OFlags::APPEND | OFlags::PATH) == OFlags::RDWR;
+        let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !(written_where_asked && plain && stat.st_size == 0) {
+            return None;
+        }
         let one = ALIGNED_BYTES as u64;
         let able = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, one).is_ok()
             && rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, one).is_ok();
         let spool = Self {
             file: Arc::new(file),
-            direct,
+            direct: flags.contains(OFlags::DIRECT),
             bytes_max,
             gauges,
             slots: 0,
@@ -166,28 +165,4 @@ impl Spool {
             self.holes.push(slot);
         }
     }
-}
-
-/// A file of `dir` that nobody else can open: one that never had a name, or that has lost it.
-fn nameless(dir: &Path, more: OFlags) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | more;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let fd = match rustix::fs::open(dir, flags | OFlags::TMPFILE, mode) {
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {
-            let mut tried = 0;
-            loop {
-                let path = dir.join(format!(".undercroft-spool.{}.{tried}", std::process::id()));
-                match rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode) {
-                    Ok(fd) => {
-                        rustix::fs::unlink(&path)?;
-                        break fd;
-                    }
-                    Err(Errno::EXIST) if tried < TRIES => tried += 1,
-                    Err(e) => return Err(e.into()),
-                }
-            }
-        }
-        other => other?,
-    };
-    Ok(File::from(fd))
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use undercroft_cache::{DiskId, Found, IoError, Op, ReqId, Request};
+use undercroft_host::nameless;
 use undercroft_trace::recording::{
     RecordedDisk, RecordedFailure, Recording, RecordingHeader, RecordingWriter, Row, Trailer, VERSION,
 };
@@ -48,7 +49,7 @@ impl Line {
         let end = writer.bytes_bound(0);
         assert!(writer.file_mut().reserve(end).unwrap());
         let gauges = Arc::new(Gauges::default());
-        let spool = spooled.then(|| Spool::new(dir, bytes_max, gauges.clone()).expect("a spool"));
+        let spool = spooled.then(|| Spool::new(nameless(dir).unwrap(), bytes_max, gauges.clone()).expect("a spool"));
         let (sender, messages) = keeper::messages();
         let file = spool.as_ref().map(Spool::file);
         let encoder = Encoder::new(bytes_max, writer, messages, gauges.clone(), file, 1);

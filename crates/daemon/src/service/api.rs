@@ -14,6 +14,7 @@ use undercroft_api::{
     ShareEvent, SharesStatus, Status, StoreStatus,
 };
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, DiskSpec, Machine, NodeChange, ServePlan};
+use undercroft_host::Passed;
 use undercroft_units::Size;
 
 impl Daemon for Service {
@@ -145,8 +146,8 @@ impl Daemon for Service {
         Ok(report)
     }
 
-    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
-        self.begin_recording(order)
+    fn record(&self, order: Order, passed: &Passed) -> Result<RecordingStatus, ControlError> {
+        self.begin_recording(order, passed)
     }
 
     fn recordings(&self) -> Vec<RecordingStatus> {

@@ -6,6 +6,7 @@ use super::pools::Together;
 use super::shown;
 use super::{ServedDisk, Service};
 use crate::record::{self, Ready, Reason, Recorder, Watched};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use undercroft_api::record::RecordingStatus;
 use undercroft_config::images::{self, Identity};
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_engine::ExclusiveMode;
+use undercroft_host::Passed;
 use undercroft_trace::recording::RecordedDisk;
 
 /// How long an order to end waits for the file, and between two looks at it.
@@ -79,8 +81,9 @@ fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
 }
 
 impl Service {
-    /// Begins a recording. Its file may be where nothing answers: that keeps who asked, and further recordings.
-    pub(super) fn begin_recording(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+    /// Begins a recording, into the file that `passed` has if the order says so. The file may be where nothing answers:
+    /// that keeps who asked, and further recordings.
+    pub(super) fn begin_recording(&self, order: Order, passed: &Passed) -> Result<RecordingStatus, ControlError> {
         let opening = Opening::begin(self, &order.path)?;
         let plan = self.plan();
         // Before there is a file, and once more when the disks stand still.
@@ -92,8 +95,13 @@ impl Service {
             let using = found.find(|(look, _)| look.chain.contains(&Identity::File(device, inode)));
             using.map(|(_, image)| image.location.clone())
         };
-        let file = record::create(&order.path, order.force, would_be)?;
-        let ready = Ready::new(order, file, plan.store.memory_bytes)?;
+        let mut passed = if order.descriptor { passed.take() } else { Vec::new() }.into_iter().map(File::from);
+        let file = match passed.next() {
+            Some(file) => record::passed(file, &order.path, order.force, would_be)?,
+            None if order.descriptor => return Err(nothing_passed()),
+            None => record::create(&order.path, order.force, would_be)?,
+        };
+        let ready = Ready::new(order, file, passed.next(), plan.store.memory_bytes)?;
         // Disks neither come nor go meanwhile.
         let _change = self.change.lock();
         if self.is_stopping() {
@@ -165,6 +173,16 @@ impl Service {
             recorder.end(Reason::DaemonStopped);
         }
     }
+}
+
+fn nothing_passed() -> ControlError {
+    ControlError::new(
+        ControlErrorKind::Invalid,
+        "no descriptor has come along with the request",
+        "send the file's descriptor (SCM_RIGHTS) with the first byte of the request, or leave `descriptor` out and \
+         name a path that the daemon may write to; if one was sent, a security module may keep the daemon from \
+         taking it",
+    )
 }
 
 /// Every name of an order has to mean something.

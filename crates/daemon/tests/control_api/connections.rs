@@ -4,12 +4,15 @@
 
 use crate::rig::{Api, daemon_plan, exchange};
 use hyper::Method;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use undercroft_api::client;
+use undercroft_api::RecordingStatus;
+use undercroft_api::client::{self, ClientError};
 use undercroft_daemon::http::ControlListeners;
 
 #[test]
@@ -24,6 +27,32 @@ fn the_socket_is_ours_alone_and_goes_with_the_server() {
     assert!(!api.socket.exists() && !api.dir.path().join("web.sock").exists());
     let e = client::request(&api.socket, Method::GET, "/v1/status", None).unwrap_err().to_string();
     assert!(e.contains("no daemon answers") && e.contains("undercroft serve"), "{e}");
+}
+
+#[test]
+fn files_go_along_with_a_request_on_the_hosts_socket_alone() {
+    let api = Api::start();
+    let file = |name: &str| File::create(api.dir.path().join(name)).unwrap();
+    let text = |name: &str| std::fs::read_to_string(api.dir.path().join(name)).unwrap();
+    let order = |socket: &Path, files: Vec<File>| {
+        let body = r#"{"path": "/a.parquet", "descriptor": true}"#.to_string();
+        client::request_with_files::<RecordingStatus>(socket, Method::POST, "/v1/recordings", body, files)
+    };
+    for files in [1, 2] {
+        let names = ["one", "two"];
+        assert_eq!(order(&api.socket, names[..files].iter().map(|n| file(n)).collect()).unwrap().path, "/a.parquet");
+        assert_eq!(names[..files].iter().map(|n| text(n)).collect::<Vec<_>>(), ["file 0", "file 1"][..files]);
+    }
+    // Not asked for, too many, and where it is not allowed: nobody else has anything of that.
+    let body = r#"{"path": "/a.parquet"}"#.to_string();
+    let request = client::request_with_files::<RecordingStatus>;
+    assert!(request(&api.socket, Method::POST, "/v1/recordings", body, vec![file("one")]).is_ok());
+    assert!(order(&api.socket, vec![file("one"), file("two"), file("three")]).is_err());
+    let vm = api.dir.path().join("web.sock");
+    let refused = order(&vm, vec![file("one")]).unwrap_err();
+    assert!(matches!(refused, ClientError::Bad { .. }), "{refused}");
+    assert_eq!((text("one"), text("two")), (String::new(), String::new()));
+    assert_eq!((api.vm("GET /v1/shares", "").0, api.raw("GET /v1/version", "").0), (200, 200));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //!
 //! Owns what it was told. Never serves a disk. Invariant: what it answers follows from its plan alone.
 
+use std::fs::File;
+use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use undercroft_api::ranges::{DiskRanges, RangeList};
@@ -18,6 +20,7 @@ use undercroft_config::{
 use undercroft_daemon::http::{Caller, Daemon};
 use undercroft_daemon::latency::Histogram;
 use undercroft_daemon::service::shown;
+use undercroft_host::Passed;
 use undercroft_hostmem::ksm::Numbers;
 
 /// A daemon that keeps a plan and invents counters.
@@ -186,8 +189,12 @@ impl Daemon for Memory {
         Ok(taken)
     }
 
-    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+    fn record(&self, order: Order, passed: &Passed) -> Result<RecordingStatus, ControlError> {
         let path = order.path.display().to_string();
+        let files = if order.descriptor { passed.take() } else { Vec::new() };
+        for (n, file) in files.into_iter().enumerate() {
+            File::from(file).write_all(format!("file {n}").as_bytes()).unwrap();
+        }
         Ok(RecordingStatus { id: 1, path, running: true, ..RecordingStatus::default() })
     }
 

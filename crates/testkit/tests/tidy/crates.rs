@@ -23,7 +23,7 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("python", &["engine", "study", "trace", "units"]),
     ("config", &["cache", "engine", "host", "units"]),
     ("backend", &["cache", "config", "host", "units"]),
-    ("api", &["cache", "config", "ranges", "units"]),
+    ("api", &["cache", "config", "host", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
     ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),

@@ -1,7 +1,8 @@
 //! `undercroft record`: what guests ask for, into a file, until Ctrl-C or a limit.
 //!
-//! Owns the file's creation, the progress shown, and what Ctrl-C does. Never writes a row: the daemon does. Invariant:
-//! when it returns, the file is whole, or it says why not.
+//! Owns the file's creation, the progress shown, and what Ctrl-C does. Never writes a row: the daemon does, into the
+//! file that this command has opened and passes along, so that it matters neither whose the file is nor what the daemon
+//! sees at its path. Invariant: when it returns, the file is whole, or it says why not.
 
 use super::args::RecordArgs;
 use crate::cli::interrupt::interrupt;
@@ -9,12 +10,17 @@ use crate::cli::output::{Out, complain};
 use crate::cli::{Failure, control_socket};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use undercroft_api::RecordingStatus;
 use undercroft_api::client::{self, ClientError};
 use undercroft_api::record::RecordBody;
+use undercroft_host::nameless;
 use undercroft_trace::recording::Recording;
 use undercroft_units::{Time, human_size};
 
@@ -38,8 +44,10 @@ pub fn run(args: &RecordArgs, out: &mut Out) -> Result<(), Failure> {
     let stop = interrupt()?;
     let socket = control_socket(&args.control.control);
     let path = std::path::absolute(&args.file).map_err(|e| Failure::Said(format!("{}: {e}", args.file.display())))?;
-    let created = create(&path, args.force)?;
-    let begun = begin(&socket, &path, args);
+    // A daemon that is not there, or a socket that may not do this, is found out before there is a file.
+    client::request(&socket, Method::GET, "/v1/recordings", None)?;
+    let (file, created) = open(&path, args.force)?;
+    let begun = begin(&socket, &path, file, args);
     let status = match begun {
         Ok(status) => status,
         Err(e) => {
@@ -62,26 +70,32 @@ pub fn run(args: &RecordArgs, out: &mut Out) -> Result<(), Failure> {
     }
 }
 
-/// Creates the file, so that it belongs to who asked for it; whether it was not there before.
-fn create(path: &Path, force: bool) -> Result<bool, Failure> {
+/// Opens the file for the daemon to write, so that it belongs to who asked for it; whether it was not there before.
+fn open(path: &Path, force: bool) -> Result<(File, bool), Failure> {
     let shown = path.display();
-    match std::fs::File::options().write(true).create_new(true).open(path) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            let empty = std::fs::metadata(path).is_ok_and(|m| m.len() == 0);
-            if force || empty {
-                return Ok(false);
-            }
-            Err(Failure::Said(format!("{shown} exists already; name another file, or overwrite it with --force")))
-        }
-        Err(e) => Err(Failure::Said(format!("cannot create {shown}: {e}"))),
+    match File::options().write(true).create_new(true).open(path) {
+        Ok(file) => return Ok((file, true)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(Failure::Said(format!("cannot create {shown}: {e}"))),
     }
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| {
+        Failure::Said(match e {
+            Errno::LOOP => format!("{shown} is a symbolic link; name the file itself"),
+            e => format!("cannot open {shown}: {e}"),
+        })
+    })?);
+    let empty = file.metadata().is_ok_and(|m| m.len() == 0);
+    if force || empty {
+        return Ok((file, false));
+    }
+    Err(Failure::Said(format!("{shown} exists already; name another file, or overwrite it with --force")))
 }
 
-fn begin(socket: &Path, path: &Path, args: &RecordArgs) -> Result<RecordingStatus, Failure> {
-    let text = path.to_str().ok_or_else(|| Failure::Said(format!("the name of {} is no UTF-8", path.display())))?;
+fn begin(socket: &Path, path: &Path, file: File, args: &RecordArgs) -> Result<RecordingStatus, Failure> {
     let body = RecordBody {
-        path: text.to_string(),
+        path: path.display().to_string(),
+        descriptor: true,
         force: args.force,
         disks: args.disk.clone(),
         vms: args.vm.clone(),
@@ -91,7 +105,10 @@ fn begin(socket: &Path, path: &Path, args: &RecordArgs) -> Result<RecordingStatu
         lease: Some(Time::from(LEASE)),
     };
     let body = serde_json::to_string(&body).map_err(|e| Failure::Said(e.to_string()))?;
-    Ok(client::request_json(socket, Method::POST, "/v1/recordings", Some(body))?)
+    // Where rows wait for the daemon to find time for them; without, it converts them at once.
+    let waiting = nameless(path.parent().unwrap_or(Path::new("/"))).ok();
+    let files = [file].into_iter().chain(waiting).collect();
+    Ok(client::request_with_files(socket, Method::POST, "/v1/recordings", body, files)?)
 }
 
 /// Shows progress until the recording has ended; ends it when told to.

@@ -56,10 +56,10 @@ pub struct RangesArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Writes a row for each request to a disk: time, VM, container, disk, what was asked for, and how many of its blocks were
-in RAM. No data. The file is Parquet; docs/trace-format.md describes it. The daemon writes it, in processor time that
-nobody else wants: guests never wait for it. Requests that find no such time wait in memory, and then in a file without
-a name beside the one they go to, which --max-size counts; when the recording ends, they are converted, which may take a
-while.
+in RAM. No data. The file is Parquet; docs/trace-format.md describes it. This command opens it, so it may be wherever
+you may write, and is yours, whoever the daemon runs as. The daemon writes it, in processor time that nobody else wants:
+guests never wait for it. Requests that find no such time wait in memory, and then in a file without a name beside the
+one they go to, which --max-size counts; when the recording ends, they are converted, which may take a while.
 
 Ends at Ctrl-C, after --duration, before the file passes --max-size, when its disk is full, when the daemon stops (which
 then converts for 10 s at most, and counts the rest as dropped), and 10 s after this command is gone. The file is whole
