@@ -20,6 +20,7 @@ pub mod frame;
 pub mod guard;
 pub mod idle;
 pub mod nameless;
+pub mod io_frames;
 pub mod operation;
 pub mod pool;
 pub mod probes;

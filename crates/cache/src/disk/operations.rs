@@ -188,7 +188,8 @@ impl Operations {
             false => (&mut self.short, SHORT_LIST_FRAMES),
         };
         let mut list = lists.pop().unwrap_or_else(|| Vec::with_capacity(room));
-        list.extend((0..n).map(|_| arena.take().expect("the ceiling covers what disks are guaranteed and the pool")));
+        let all = arena.take_for_io(n as usize, &mut list);
+        assert!(all, "the ceiling covers what disks are guaranteed and the pool");
         list
     }
 

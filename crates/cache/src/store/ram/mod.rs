@@ -133,6 +133,11 @@ impl Store {
         self.arena.take()
     }
 
+    /// Takes frames for one operation; false if there are not so many.
+    pub(crate) fn take_for_io(&mut self, n: usize, list: &mut Vec<Frame>) -> bool {
+        self.arena.take_for_io(n, list)
+    }
+
     pub(crate) fn put(&mut self, frame: Frame) {
         self.arena.put(frame);
     }
