@@ -169,11 +169,13 @@ pub enum Bug {
     OffsetKeepsCache,
     /// The same changes while requests are under way.
     OffsetWhileBusy,
+    /// A request waits for as many frames as it can use, which its disk may never have.
+    WaitsForTooMuch,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 67] = [
+    pub const ALL: [Bug; 68] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -241,5 +243,6 @@ impl Bug {
         Bug::RunPagesAssumed,
         Bug::OffsetKeepsCache,
         Bug::OffsetWhileBusy,
+        Bug::WaitsForTooMuch,
     ];
 }

@@ -136,4 +136,5 @@ planted! {
     a_table_of_pages_that_survives_a_disk_is_found: TableOutlivesDisk,
     copies_that_fail_and_do_not_count_are_found: FailedCopiesForgotten,
     pages_of_a_long_read_taken_to_be_beside_each_other_are_found: RunPagesAssumed,
+    a_wait_for_more_frames_than_there_are_is_found: WaitsForTooMuch,
 }

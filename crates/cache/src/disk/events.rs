@@ -124,12 +124,28 @@ impl<P: FaultInjection> Disk<P> {
 
     // ---- requests ----
 
-    /// Frames that request `rec` may take now for one operation: 0 if none are left, or others wait in front of it.
+    /// Frames that request `rec` may take now for one operation: 0 if those left are too few to be worth one, or others
+    /// wait in front of it.
     pub(super) fn room(&self, rec: u32, arena: &Store) -> u64 {
         if !self.requests.is_first_in_line(rec) || self.waiters.is_full() {
             return 0;
         }
-        self.demand_room(arena)
+        let room = self.demand_room(arena);
+        if room < self.worth(rec) { 0 } else { room }
+    }
+
+    /// Frames that are worth an operation of request `rec`: all that it can use, or a small part of what the disk may
+    /// have; so many are free at the latest when nothing else is under way. An operation that begins with what another
+    /// has given back is never longer than that one, so without a least length all of them would become as short as
+    /// the shortest that there was.
+    fn worth(&self, rec: u32) -> u64 {
+        let r = &self.requests[rec];
+        let wanted = r.end().div_ceil(B).saturating_sub(r.cursor / B);
+        if self.faults.has(Bug::WaitsForTooMuch) {
+            return wanted;
+        }
+        let allowance = self.operations.allowance();
+        wanted.min((allowance.guaranteed / 2).min(allowance.demand / 8) as u64)
     }
 
     /// Puts a request to wait for frames.

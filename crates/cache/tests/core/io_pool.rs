@@ -213,3 +213,36 @@ fn a_second_disk_pays_for_tables_and_what_it_is_guaranteed_and_no_more() {
     let bare = (B as usize + limits::METADATA_BYTES_PER_BLOCK_MAX + limits::CONTENT_BYTES_PER_BLOCK_MAX) as f64;
     assert!(per_block < bare * 1.017, "{per_block} bytes a block");
 }
+
+/// Operations of a small disk that is asked for 256 KiB after 256 KiB, eight at a time, beside single blocks.
+fn operations_for(op: Op, readahead_bytes: u32) -> (u64, u64) {
+    let o = CoreOptions::new(16 * MIB);
+    let blocks = blocks_per_disk_max(&o, 1, READAHEAD);
+    let mut core = Core::new(o).unwrap();
+    core.add_disk(DiskId(0), DiskOptions { readahead_bytes, ..options(blocks) }).unwrap();
+    let mut r = Rig { core, front: Front::new(NoData) };
+    let (mut asked, rounds) = (0, 400);
+    while r.front.answered < rounds {
+        while asked < r.front.answered + 8 {
+            match asked % 8 {
+                0 => r.ask(0, Op::Read, 1_000_000 + 7 * asked, 1),
+                _ => r.ask(0, op, asked * 64, 64),
+            }
+            asked += 1;
+        }
+        assert!(r.end_one(None), "nothing is under way");
+    }
+    let stats = r.core.stats(DiskId(0));
+    let long = r.front.answered * 7 / 8;
+    r.end_all();
+    r.core.check();
+    (stats.backend_reads + stats.backend_writes, long)
+}
+
+#[test]
+fn operations_stay_long_where_frames_are_few() {
+    for (op, readahead) in [(Op::Read, 0), (WRITE, 0), (Op::Read, READAHEAD)] {
+        let (operations, long) = operations_for(op, readahead);
+        assert!(operations <= 3 * long, "{op:?}: {operations} operations for {long} requests of 256 KiB");
+    }
+}
