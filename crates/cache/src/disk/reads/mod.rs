@@ -174,18 +174,21 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Asks the index about `block` on behalf of a read under way, unless that has been done.
-    fn touch<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) {
-        if block >= self.requests[rec].touched {
-            let r = &mut self.requests[rec];
-            r.touched = block + 1;
-            let req = r.req;
-            let page = self.page_of(&req, block, cx);
-            let outcome = self.residents.access(block, self.kind(page));
-            let mut found = self.requests[rec].found;
-            self.judge(block, outcome, &mut found, cx);
-            self.requests[rec].found = found;
+    /// Asks the index about `block` on behalf of a read under way, unless that has been done. Whether it has just shown
+    /// that the block is neither cached nor near.
+    fn touch<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
+        if block < self.requests[rec].touched {
+            return false;
         }
+        let r = &mut self.requests[rec];
+        r.touched = block + 1;
+        let (req, mut found) = (r.req, r.found);
+        let page = self.page_of(&req, block, cx);
+        let outcome = self.residents.access(block, self.kind(page));
+        let missed = found.missed;
+        self.judge(block, outcome, &mut found, cx);
+        self.requests[rec].found = found;
+        found.missed > missed
     }
 
     /// Goes on with a read from its cursor, as far as it can.
@@ -244,9 +247,9 @@ impl<P: FaultInjection> Disk<P> {
             let mut count = 1;
             while count < room && block + count <= last {
                 let b = block + count;
-                self.touch(rec, b, cx);
-                let at_hand = self.residents.cached(b).is_some() || self.is_at_base(b, cx.arena);
-                if at_hand || self.near.contains(b) || self.is_changing(b) {
+                let far = self.touch(rec, b, cx);
+                let near = !far && (self.residents.cached(b).is_some() || self.near.contains(b));
+                if near || self.is_at_base(b, cx.arena) || self.is_changing(b) {
                     break;
                 }
                 count += 1;
