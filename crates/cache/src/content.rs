@@ -1,13 +1,16 @@
 //! The name of a block's content: a keyed hash of its bytes, by which equal contents are found.
 //!
-//! Owns the key and the function. Never hashes memory that a guest can write at the same time: callers copy first.
-//! Invariant: equal content has equal hashes under one key; without the key, nobody can make two contents collide on
-//! purpose, since HighwayHash (Alakuijala, Cox and Wassenberg, 2016) is built as a pseudo-random function. Nothing is
-//! shared because of a hash alone: bytes are compared as well.
+//! Owns the key and the function: NH sums of the block (`host/src/sums.rs`), and HighwayHash (Alakuijala, Cox and
+//! Wassenberg, 2016), a pseudo-random function, of the sums. Never hashes memory that a guest can write at the same
+//! time: callers copy first. Invariant: equal content has equal hashes under one key; without the key nobody can make
+//! two contents collide on purpose. Contents chosen without the key have equal sums once in 2^64 times, whatever they
+//! are, and a hash shows nothing of the sums (decision 0200). Nothing is shared because of a hash alone: bytes are
+//! compared as well.
 
 use highway::{HighwayHash, HighwayHasher, Key};
 use std::num::NonZeroU64;
-use undercroft_host::FRAME_BYTES;
+use std::sync::Arc;
+use undercroft_host::{FRAME_BYTES, SumKey};
 
 /// The name of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,9 +29,11 @@ impl ContentHash {
 }
 
 /// The secret key of content hashes. Hashes can be compared only if they were made with the same key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ContentKey {
     key: [u64; 4],
+    /// Made from `key`; 4 KiB, held once.
+    sums: Arc<SumKey>,
     mask: u64,
 }
 
@@ -44,7 +49,13 @@ impl ContentKey {
             z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             z ^ (z >> 31)
         };
-        Self { key: [next(), next(), next(), next()], mask: u64::MAX }
+        let key = [next(), next(), next(), next()];
+        let mut words = 0u64;
+        let sums = SumKey::new(|| {
+            words += 1;
+            HighwayHasher::new(Key(key)).hash64(&words.to_le_bytes()) as u32
+        });
+        Self { key, sums: Arc::new(sums), mask: u64::MAX }
     }
 
     /// The same with only `bits` bits left of every hash, so that collisions happen: for tests.
@@ -55,7 +66,12 @@ impl ContentKey {
     /// The hash of one block.
     #[inline]
     pub fn hash(&self, bytes: &[u8; FRAME_BYTES]) -> ContentHash {
-        let hash = HighwayHasher::new(Key(self.key)).hash64(bytes) & self.mask;
+        let [first, second] = self.sums.sums(bytes).map(u64::to_le_bytes);
+        let mut sums = [0; 16];
+        sums[..8].copy_from_slice(&first);
+        sums[8..].copy_from_slice(&second);
+        // Sums are 16 bytes, and what makes the key is 8: no word of the key is the hash of a block.
+        let hash = HighwayHasher::new(Key(self.key)).hash64(&sums) & self.mask;
         // 0 stands for "not known". Its replacement differs in the high bits too: residency does not keep the lowest.
         ContentHash(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX))
     }

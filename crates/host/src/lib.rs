@@ -26,6 +26,7 @@ pub mod pool;
 pub mod probes;
 pub mod ring;
 pub mod spare;
+pub mod sums;
 pub mod thread_pool;
 pub mod wait;
 
@@ -44,5 +45,6 @@ pub use guard::{Backing, Guarded, backing, faults};
 pub use nameless::nameless;
 pub use operation::{Action, FileDone, FileOp, Region};
 pub use spare::give_back;
+pub use sums::SumKey;
 pub use thread_pool::{ThreadPool, Work};
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

@@ -62,7 +62,7 @@ impl<P: FaultInjection> Core<P> {
     /// If the address space cannot be reserved.
     pub fn with_faults(options: CoreOptions, faults: P) -> io::Result<Self> {
         let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
-        let content_key = options.content_key;
+        let content_key = options.content_key.clone();
         Ok(Self {
             options,
             arena,
@@ -359,7 +359,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// The key of all hashes of contents in this core.
     pub fn content_key(&self) -> ContentKey {
-        self.content_key
+        self.content_key.clone()
     }
 
     /// A hint that a request to a disk will come soon: brings what every request reads of the disk into the processor's

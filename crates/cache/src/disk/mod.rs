@@ -142,7 +142,7 @@ impl<P: FaultInjection> Disk<P> {
             measuring: Measuring::default(),
             capacity: Capacity::new(id, capacity, block_bytes(core)),
             sharing: Sharing::new(group),
-            side: GuestSide::new(core.content_key, mode),
+            side: GuestSide::new(core.content_key.clone(), mode),
             residents: Residents::new(kind, capacity, most, key, core.contents),
             requests: Requests::new(allowance.requests),
             stats: DiskStats::default(),

@@ -51,7 +51,7 @@ impl Service {
         }
         // One key for all, so that contents can be compared across workers.
         let core = CoreOptions::new(plan.store.memory_bytes);
-        let content_key = core.content_key;
+        let content_key = core.content_key.clone();
         let service = Self::without_disks(plan, &core).map_err(|e| vec![ServiceError::Worker(e)])?;
         service.place(&mut images, may_wait);
         for listen in &service.plan().nbd {

@@ -113,7 +113,7 @@ fn a_disk_whose_cache_is_dropped_keeps_its_base() {
 fn what_was_copied_from_a_guest_is_never_taken_for_a_block_of_the_base() {
     let others_see = |faults| {
         let key = ContentKey::from_seed(1).weakened(1);
-        let mut r = Rig::planted(faults, key, &[], 0, |_, block| if block == 0 { 1 } else { 3 });
+        let mut r = Rig::planted(faults, key.clone(), &[], 0, |_, block| if block == 0 { 1 } else { 3 });
         for d in 0..2 {
             let o = DiskOptions { exclusive: ExclusiveMode::Capture, ..options(Some(d), 64) };
             r.core.add_disk(DiskId(d), o).unwrap();

@@ -103,7 +103,7 @@ fn equal_hashes_of_unequal_contents_are_not_shared() {
         1 + disk as u8 * 100 + block as u8
     }
     let weak = ContentKey::from_seed(1).weakened(1);
-    let mut r = Rig::planted(NoFaults, weak, &[Some(0), Some(0)], 500, all_different);
+    let mut r = Rig::planted(NoFaults, weak.clone(), &[Some(0), Some(0)], 500, all_different);
     let check = |r: &mut Rig| {
         for d in 0..2 {
             for b in 0..90 {
