@@ -4,7 +4,7 @@
 //! Wassenberg, 2016), a pseudo-random function, of the sums. Never hashes memory that a guest can write at the same
 //! time: callers copy first. Invariant: equal content has equal hashes under one key; without the key nobody can make
 //! two contents collide on purpose. Contents chosen without the key have equal sums once in 2^64 times, whatever they
-//! are, and a hash shows nothing of the sums (decision 0200). Nothing is shared because of a hash alone: bytes are
+//! are, and a hash shows nothing of the sums (decision 0198). Nothing is shared because of a hash alone: bytes are
 //! compared as well.
 
 use highway::{HighwayHash, HighwayHasher, Key};
