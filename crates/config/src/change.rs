@@ -54,6 +54,7 @@ impl ServePlan {
         let mut all = Differences::default();
         self.sections(new, &mut result, &mut all);
         result.nodes.clone_from(&new.nodes);
+        result.trusts.clone_from(&new.trusts);
         self.nodes_differ(new, &mut all);
         result.disks.clear();
         for disk in &new.disks {

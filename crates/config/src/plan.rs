@@ -12,7 +12,7 @@ pub use super::overrides::{LogFormat, LogLevel, Overrides};
 pub use super::pressure::PressurePlan;
 pub use super::scan::ScanPlan;
 pub use super::store::StorePlan;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use undercroft_engine::PolicyKind;
 
@@ -39,6 +39,8 @@ pub struct ServePlan {
     pub scan: ScanPlan,
     /// How the store is divided while it runs.
     pub shares: SharesPlan,
+    /// Trust groups that VMs name for those of their disks that name none, by VM.
+    pub trusts: BTreeMap<String, String>,
     /// VMs and containers for which something is set, in the order of the configuration.
     pub nodes: Vec<NodePlan>,
     /// The disks, in the order of the configuration.

@@ -109,6 +109,9 @@ impl ServePlan {
             }
         }
         let mut plan = self.clone();
+        // What a VM says of its disks holds for those that come later, too.
+        let of_vm = spec.vm.as_ref().and_then(|vm| self.trusts.get(vm));
+        let spec = &DiskSpec { trust: spec.trust.as_ref().or(of_vm).cloned(), ..spec.clone() };
         let disk = resolver.disk(spec, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
         plan.disks.push(disk);
         plan.inherit_policies();
@@ -142,6 +145,7 @@ impl Checker<'_> {
             nbd_limits,
             scan: self.scan(&spec.scan, &spec.vms),
             shares: self.shares(&spec.shares),
+            trusts: spec.vms.iter().filter_map(|vm| Some((vm.name.clone(), vm.trust.clone()?))).collect(),
             nodes: spec.nodes.iter().map(|n| self.node(n)).collect(),
             disks: Vec::new(),
             going_bytes: 0,

@@ -3,22 +3,11 @@
 //!
 //! Owns changes and what they come to. Never starts a daemon.
 
-use crate::place::{GIB, MIB, Place, spec, two_disks};
+use crate::place::{GIB, MIB, Place, set, set_bytes, spec, two_disks};
 use proptest::prelude::*;
 use std::fs;
 use undercroft_config::{self as config, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan};
-use undercroft_config::{NodeChange, Written};
-use undercroft_units::Size;
-
-/// A change of one key, as it would be typed.
-fn set(key: &'static str, text: &str) -> NodeChange {
-    let known = config::keys::settable(key).unwrap();
-    NodeChange::default().with(known.name, Written::parse(known, text).unwrap())
-}
-
-fn set_bytes(key: &'static str, bytes: u64) -> NodeChange {
-    NodeChange::default().with(key, Written::Size(Size(bytes)))
-}
+use undercroft_config::{BaseDeduplication, NodeChange, Written};
 
 #[test]
 fn vms_and_containers_divide_before_their_disks() {
@@ -276,6 +265,34 @@ fn a_disk_that_comes_later_is_checked_against_those_there_are() {
         let e = with(spec).unwrap_err();
         assert!(e.contains(needle), "{needle}: {e}");
     }
+}
+
+/// A VM's group is that of all its disks that name none, whenever they come: others would learn by the time of reads
+/// what a disk that was attached has of a common base.
+#[test]
+fn a_disk_that_comes_to_a_vm_is_of_the_trust_group_of_the_vm() {
+    let place = Place::new();
+    let file = |trust: &str| {
+        format!(
+            "[[vm]]\nname=\"web\"\ntrust=\"{trust}\"\n[[vm.disk]]\nname=\"root\"\nimage=\"a.raw\"\n\
+             [[vm]]\nname=\"db\"\n"
+        )
+    };
+    let plan = place.good(&file("red"));
+    let more = |plan: &ServePlan, vm: &str, trust: Option<&str>| {
+        let of = DiskSpec { vm: Some(vm.into()), trust: trust.map(str::to_owned), ..spec(&place, "more", "c.raw") };
+        let disk = plan.with_disk(&of, &place.machine).unwrap().disks.pop().unwrap();
+        (disk.trust, disk.deduplicate_base)
+    };
+    let of_group = |name: &str| (name.to_owned(), BaseDeduplication::Group);
+    assert_eq!((plan.disks[0].trust.clone(), plan.disks[0].deduplicate_base), of_group("red"));
+    assert_eq!(more(&plan, "web", None), of_group("red"));
+    assert_eq!(more(&plan, "web", Some("own")), of_group("own"));
+    assert_eq!(more(&plan, "db", None), ("vm:db".to_owned(), BaseDeduplication::Everybody));
+    // A reload says it of the disks that there are, and has it for those that come.
+    let change = plan.difference(&place.good(&file("blue")));
+    assert!(change.needs_restart[0].contains("disk \"web:root\": trust: red -> blue"), "{:?}", change.needs_restart);
+    assert_eq!(more(&change.result.unwrap(), "web", None), of_group("blue"));
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Where the tests of configuration files put them: a directory with images, and a machine of known size.
+//! Where the tests of configuration files put them: a directory with images, and a machine of known size; and changes
+//! by hand.
 //!
-//! Owns both; the machine's size is not that of the machine that runs the tests.
+//! Owns these; the machine's size is not that of the machine that runs the tests.
 
 use std::fs;
 use std::path::PathBuf;
-use undercroft_config::{self as config, DiskSpec, Machine, Overrides, ServePlan};
+use undercroft_config::{self as config, DiskSpec, Machine, NodeChange, Overrides, ServePlan, Written};
+use undercroft_units::Size;
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
@@ -64,4 +66,14 @@ pub fn two_disks() -> &'static str {
 
 pub fn spec(place: &Place, name: &str, image: &str) -> DiskSpec {
     DiskSpec { name: name.into(), image: place.at(image).to_str().unwrap().into(), ..DiskSpec::default() }
+}
+
+/// A change of one key, as it would be typed.
+pub fn set(key: &'static str, text: &str) -> NodeChange {
+    let known = config::keys::settable(key).unwrap();
+    NodeChange::default().with(known.name, Written::parse(known, text).unwrap())
+}
+
+pub fn set_bytes(key: &'static str, bytes: u64) -> NodeChange {
+    NodeChange::default().with(key, Written::Size(Size(bytes)))
 }
