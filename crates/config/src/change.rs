@@ -268,8 +268,7 @@ impl ServePlan {
         (whole, set.unwrap_or(self.shares.controller))
     }
 
-    /// The full name of a node: `host`, a VM, a container, or a disk in full or in short. VMs come before disks without
-    /// one.
+    /// The full name of a node: `host`, a VM, a container, or a disk in full or in short.
     ///
     /// # Errors
     /// `NotFound`, with the nearest name.
@@ -284,7 +283,7 @@ impl ServePlan {
         })
     }
 
-    /// What is set for every node, by full name; of a disk and a VM of one name, what is set for the VM.
+    /// What is set for every node, by full name.
     pub fn settings(&self) -> BTreeMap<String, NodeSet> {
         let of_disk = |d: &DiskPlan| NodeSet {
             weight: d.weight,

@@ -26,6 +26,8 @@ pub(crate) struct Checker<'m> {
     pub(crate) problems: Vec<Problem>,
     /// Full names of disks, with their lines.
     pub(crate) names: HashMap<String, Option<usize>>,
+    /// Names of VMs, with their lines.
+    pub(crate) vms: HashMap<String, Option<usize>>,
     /// Lines of images, by position of the disk; a disk that is there cannot be missing any more.
     pub(crate) taken: BTreeMap<usize, Option<usize>>,
     /// Which of these are new, and what their problems are said to be about: whether they can be opened is said, too.
@@ -41,6 +43,7 @@ impl<'m> Checker<'m> {
             base,
             problems: Vec::new(),
             names: HashMap::new(),
+            vms: HashMap::new(),
             taken: BTreeMap::new(),
             new_images: BTreeMap::new(),
             sockets: HashMap::new(),

@@ -18,6 +18,7 @@ impl Checker<'_> {
         if let Some(vm) = &spec.vm {
             self.check_name(line, place, "VM", vm);
         }
+        self.no_vm_of_that_name(line, place, spec);
         let full = spec.vm.as_ref().map_or(spec.name.clone(), |vm| format!("{vm}:{}", spec.name));
         if let Some(first) = self.names.get(&full) {
             let on_line = first.map_or(String::new(), |l| format!(" on line {l}"));
@@ -26,6 +27,25 @@ impl Checker<'_> {
             self.names.insert(full.clone(), line);
         }
         full
+    }
+
+    /// A disk that is of no VM has a name that no VM has. Both are looked for by that name alone, so that whoever names
+    /// it would mean one of them and change the other.
+    fn no_vm_of_that_name(&mut self, line: Option<usize>, place: &str, spec: &DiskSpec) {
+        match &spec.vm {
+            None => {
+                let Some(vm) = self.vms.get(&spec.name) else { return };
+                let on_line = vm.map_or(String::new(), |l| format!(" on line {l}"));
+                let error = format!("VM \"{}\"{on_line} has that name", clip(&spec.name));
+                let remedy = "give the disk another name, or write it as [[vm.disk]] below that VM if it is the VM's";
+                self.error(line, place, error, remedy);
+            }
+            Some(vm) if self.names.contains_key(vm) => {
+                let error = format!("disk \"{}\", which is of no VM, has the name of its VM", clip(vm));
+                self.error(line, place, error, "give the VM another name, or the disk that is of none");
+            }
+            Some(_) => {}
+        }
     }
 
     /// Whether it is exported; it must be reached somehow.

@@ -1,8 +1,8 @@
 //! What to serve and how, with every default filled in: the only form of configuration that the daemon sees.
 //!
 //! Owns the whole of it; each section owns its part. Never an `Option` that means "default". Invariants, once resolved:
-//! disk names are unique, so are socket paths; the shares of all disks together, and what disks that are going have,
-//! fit into the memory of the store.
+//! disk names are unique, so are socket paths; no disk without a VM has a VM's name; the shares of all disks together,
+//! and what disks that are going have, fit into the memory of the store.
 
 pub use super::daemon::{DaemonPlan, LogPlan, SocketAccess, VmControl};
 pub use super::ksm::KsmPlan;
@@ -54,6 +54,15 @@ impl ServePlan {
     /// Bytes of the store that the disks can be given.
     pub fn room_bytes(&self) -> u64 {
         self.store.memory_bytes.saturating_sub(self.going_bytes)
+    }
+
+    /// VMs by name, those of which there is no more than a setting, a control socket or a pid file included; some more
+    /// than once.
+    pub(super) fn vms(&self) -> impl Iterator<Item = &str> {
+        let set = self.nodes.iter().map(|n| n.name.as_str()).filter(|n| !n.contains('/'));
+        let controls = self.daemon.vm_controls.iter().map(|c| c.vm.as_str());
+        let pid_files = self.scan.pid_files.iter().map(|(vm, _)| vm.as_str());
+        self.disks.iter().filter_map(|d| d.vm.as_deref()).chain(set).chain(controls).chain(pid_files)
     }
 
     /// Gives disks that have no policy of their own that of their container, their VM, or the default.

@@ -195,8 +195,18 @@ impl Reader {
         if !node.is_empty() {
             spec.nodes.push(NodeSpec { name: name.clone(), lines: lines.clone(), ..node });
         }
+        let mut known: BTreeMap<String, usize> = BTreeMap::new();
         for (line, table) in containers {
-            spec.nodes.extend(self.container(line, table, &name));
+            let Some(node) = self.container(line, table, &name) else { continue };
+            let line = node.lines.get("name").copied().unwrap_or(line);
+            if let Some(first) = known.get(&node.name) {
+                let error = format!("there is a container of that name on line {first} already");
+                let place = format!("container \"{}\"", node.name);
+                self.problem(Some(line), &place, error, "make one of them, or give one another name");
+            } else {
+                known.insert(node.name.clone(), line);
+            }
+            spec.nodes.push(node);
         }
         for (line, table) in disks {
             let Some(mut disk) = self.disk(line, table, Some(&name)) else { continue };

@@ -64,6 +64,10 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
         let error = format!("there are {} disks, more than {DISKS_MAX}", spec.disks.len());
         resolver.error(None, "", error, "serve them from several daemons");
     }
+    let vms = spec.vms.iter().map(|vm| (&vm.name, vm.lines.get("name").copied()));
+    for (vm, line) in vms.chain(spec.disks.iter().filter_map(|d| Some((d.vm.as_ref()?, None)))) {
+        resolver.vms.entry(vm.clone()).or_insert(line);
+    }
     for disk in spec.disks.iter().take(DISKS_MAX) {
         let disk = resolver.disk(disk, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
         plan.disks.push(disk);
@@ -96,6 +100,7 @@ impl ServePlan {
         for c in &self.daemon.vm_controls {
             resolver.sockets.insert(c.socket.clone(), (format!("the control socket of VM \"{}\"", c.vm), None));
         }
+        resolver.vms.extend(self.vms().map(|vm| (vm.to_owned(), None)));
         for (disk, i) in self.disks.iter().zip(0..) {
             resolver.names.insert(disk.name.clone(), None);
             resolver.taken.insert(i, None);

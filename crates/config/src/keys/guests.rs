@@ -192,7 +192,7 @@ pub const DISK: Section = Section {
             "required",
             "letters, digits, `-`, `_`, `.`; at most 64",
             Name,
-            "Its name, unique within its VM."
+            "Its name, unique within its VM. A disk of no VM can't have the name of a VM."
         ),
         key!(
             "image",

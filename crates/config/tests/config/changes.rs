@@ -267,6 +267,42 @@ fn a_disk_that_comes_later_is_checked_against_those_there_are() {
     }
 }
 
+/// Whoever names one of them would mean it and change the other: what is set for VMs, and what is set for disks, is
+/// looked for in another order.
+#[test]
+fn a_disk_without_a_vm_never_has_the_name_of_a_vm() {
+    let place = Place::new();
+    let web = "[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"root\"\nimage=\"a.raw\"\n";
+    let disk = |name: &str| format!("[[disk]]\nname=\"{name}\"\nimage=\"b.raw\"\n");
+    let plan = place.good(&format!("{web}{}", disk("db")));
+    let with = |plan: &ServePlan, s: DiskSpec| plan.with_disk(&s, &place.machine).map_err(|e| e.to_string());
+    let of = |vm: &str| DiskSpec { vm: Some(vm.into()), ..spec(&place, "more", "c.raw") };
+    let e = with(&plan, spec(&place, "web", "c.raw")).unwrap_err();
+    assert!(e.contains("disk \"web\": VM \"web\" has that name") && e.contains("give the disk another name"), "{e}");
+    let e = with(&plan, of("db")).unwrap_err();
+    assert!(e.contains("disk \"db:more\": disk \"db\", which is of no VM, has the name of its VM"), "{e}");
+    assert!(e.contains("give the VM another name"), "{e}");
+    // A name within a VM is nobody else's, and neither is that of a container.
+    fs::write(place.at("d.raw"), [0; 4096]).unwrap();
+    let shop = DiskSpec { container: Some("shop".into()), ..of("web") };
+    let plan = with(&with(&plan, shop).unwrap(), spec(&place, "shop", "d.raw")).unwrap();
+    fs::write(place.at("e.raw"), [0; 4096]).unwrap();
+    let plan = with(&plan, spec(&place, "root", "e.raw")).unwrap();
+    // A VM keeps its name where nothing but a setting, a control socket or a pid file is left of it.
+    let set_for = plan.with_node("web", &set("weight", "200")).unwrap();
+    let left = set_for.without_disk("web:root").unwrap().without_disk("web:more").unwrap();
+    assert!(with(&left, spec(&place, "web", "a.raw")).unwrap_err().contains("VM \"web\" has that name"));
+    for key in ["control_socket=\"web.sock\"", "pid_file=\"web.pid\""] {
+        let plan = place.good(&format!("[scan]\nenabled=true\n[[vm]]\nname=\"web\"\n{key}\n{}", disk("db")));
+        let e = with(&plan, spec(&place, "web", "c.raw")).unwrap_err();
+        assert!(e.contains("VM \"web\" has that name"), "{key}: {e}");
+    }
+    let gone = place.good(web).without_disk("web:root").unwrap();
+    assert!(with(&gone, spec(&place, "web", "c.raw")).is_ok(), "nothing is left of the VM");
+    // A file that is read again is refused as a whole.
+    assert!(place.bad(&format!("{web}{}", disk("web"))).contains("VM \"web\" on line 2 has that name"));
+}
+
 /// A VM's group is that of all its disks that name none, whenever they come: others would learn by the time of reads
 /// what a disk that was attached has of a common base.
 #[test]

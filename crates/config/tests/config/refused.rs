@@ -151,6 +151,21 @@ fn bad_names_name_the_thing_and_the_remedy() {
             "[[vm]]\nname=\"v\"\n[[vm]]\nname=\"v\"".into(),
             &[":4: error: vm \"v\": there is a VM of that name on line 2 already"],
         ),
+        (
+            "[[vm]]\nname=\"v\"\n[[vm.container]]\nname=\"c\"\nweight=3\n[[vm.container]]\nname=\"c\"\npolicy=\"lru\""
+                .into(),
+            &[":7: error: container \"v/c\": there is a container of that name on line 4 already", "make one of them"],
+        ),
+        // Whatever the VM has, and wherever it stands.
+        (
+            "[[vm]]\nname=\"v\"\n[[vm.disk]]\nname=\"r\"\nimage=\"a.raw\"\n[[disk]]\nname=\"v\"\nimage=\"b.raw\""
+                .into(),
+            &[":7: error: disk \"v\": VM \"v\" on line 2 has that name", "another name", "[[vm.disk]]"],
+        ),
+        (
+            "[[disk]]\nname=\"v\"\nimage=\"b.raw\"\n[[vm]]\nname=\"v\"\npid_file=\"/run/v.pid\"".into(),
+            &[":2: error: disk \"v\": VM \"v\" on line 5 has that name"],
+        ),
     ]);
 }
 

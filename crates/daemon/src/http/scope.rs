@@ -91,7 +91,7 @@ impl Scope {
     /// The nodes of the VM.
     fn nodes(&self, daemon: &dyn Daemon) -> Vec<NodeStatus> {
         let mut nodes = daemon.shares().nodes;
-        // A disk that belongs to no VM can have the VM's name.
+        // A disk that belongs to no VM can have the VM's name once a reload has taken the VM away: this socket stays.
         nodes.retain(|n| if n.name == *self.vm { n.level == "vm" } else { self.owns(&n.name) });
         for node in nodes.iter_mut().filter(|n| n.name == *self.vm) {
             node.parent = None;
@@ -99,16 +99,33 @@ impl Scope {
         nodes
     }
 
-    /// The full name of a node of the VM; its containers and disks can be named without it.
+    /// The full name of a node of the VM; its containers and disks can be named without it, where that is one of them.
     fn name(&self, daemon: &dyn Daemon, name: &str) -> Result<String, ControlError> {
         let known = self.nodes(daemon);
         let there = |name: &str| known.iter().any(|n| n.name == name);
-        let below = [':', '/'].map(|sign| format!("{}{sign}{name}", self.vm));
-        match below.into_iter().find(|n| there(n)) {
-            _ if there(name) => Ok(name.to_string()),
-            Some(full) => Ok(full),
-            None => Err(ControlError::no_node(name, known.iter().map(|n| n.name.as_str()))),
+        if there(name) {
+            return Ok(name.to_string());
         }
+        let below = |sign: char| Some(format!("{}{sign}{name}", self.vm)).filter(|full| there(full));
+        match (below(':'), below('/')) {
+            (Some(disk), Some(container)) => Err(ControlError::new(
+                ControlErrorKind::Invalid,
+                format!("\"{name}\" is both disk \"{disk}\" and container \"{container}\""),
+                "give the full name of the one that is meant",
+            )),
+            (Some(full), None) | (None, Some(full)) => Ok(full),
+            (None, None) => Err(ControlError::no_node(name, known.iter().map(|n| n.name.as_str()))),
+        }
+    }
+
+    /// The full name of a disk of the VM, where only disks are meant; it can be named without the VM.
+    fn disk(&self, daemon: &dyn Daemon, name: &str) -> Result<String, ControlError> {
+        let mut known = self.nodes(daemon);
+        // What a container has of a disk by ranges is a node, but no disk.
+        known.retain(|n| n.level == "disk" && !n.name.contains('['));
+        let full = format!("{}:{name}", self.vm);
+        let found = known.iter().find(|n| n.name == name || n.name == full);
+        found.map(|n| n.name.clone()).ok_or_else(|| ControlError::no_disk(name, known.iter().map(|n| n.name.as_str())))
     }
 
     /// An error without what is no business of the VM's.
@@ -210,7 +227,7 @@ async fn get_node_events(State(s): State<Scope>, name: Result<Path<String>, Path
 
 async fn get_ranges(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Answer<RangesStatus> {
     let name = name_of(name)?;
-    call(s.daemon.clone(), move |d| d.ranges(&s.name(d, &name)?)).await.map(Json).map_err(Refused::from)
+    call(s.daemon.clone(), move |d| d.ranges(&s.disk(d, &name)?)).await.map(Json).map_err(Refused::from)
 }
 
 async fn put_ranges(
@@ -220,7 +237,7 @@ async fn put_ranges(
 ) -> Answer<RangesTaken> {
     let list = list_of(body).await?;
     call(s.daemon.clone(), move |d| {
-        s.name(d, list.disk())?;
+        s.disk(d, list.disk())?;
         d.set_ranges(list, &by).map_err(|e| s.discreet(d, e))
     })
     .await

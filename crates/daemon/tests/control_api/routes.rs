@@ -12,6 +12,7 @@ use undercroft_api::{
     DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, SharesStatus, Status, StoreStatus,
     client,
 };
+use undercroft_config::{DiskPlan, NodePlan};
 use undercroft_daemon::http::Daemon;
 
 #[test]
@@ -223,6 +224,34 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
     // What is said of a node that is nearly another VM's names no other VM.
     assert!(!api.vm("GET /v1/nodes/web:secret", "").1.contains("\\\"secret\\\""));
     assert!(!api.daemon.stopped.load(Ordering::SeqCst));
+}
+
+/// What is below a VM can be named without it, but not where that is two things; and where only disks are meant,
+/// another word for one is none.
+#[test]
+fn a_short_name_on_a_vms_socket_means_one_thing_or_is_refused() {
+    let api = Api::start();
+    {
+        let mut plan = api.daemon.plan.lock().unwrap();
+        plan.nodes.extend(["web/shop", "web/root"].map(NodePlan::new));
+        let of_another = DiskPlan { name: "wec".into(), vm: None, ..plan.disks[0].clone() };
+        plan.disks.push(of_another);
+    }
+    let weight = r#"{"weight": 300}"#;
+    assert_eq!(api.vm("PATCH /v1/nodes/shop", weight).0, 200);
+    let (code, answer) = api.vm("PATCH /v1/nodes/root", weight);
+    assert_eq!(code, 400, "{answer}");
+    assert!(answer.contains("\\\"root\\\" is both disk \\\"web:root\\\" and container \\\"web/root\\\""), "{answer}");
+    assert!(answer.contains("give the full name"), "{answer}");
+    assert_eq!(api.vm("PATCH /v1/nodes/web:root", weight).0, 200);
+    assert_eq!(api.vm("PATCH /v1/nodes/web%2Froot", weight).0, 200);
+    // Containers have no ranges, disks do.
+    assert_eq!(api.vm("GET /v1/disks/root/ranges", "").0, 200);
+    for name in ["web", "shop", "web%2Fshop", "wec"] {
+        let (code, answer) = api.vm(&format!("GET /v1/disks/{name}/ranges"), "");
+        assert_eq!(code, 404, "{name}: {answer}");
+        assert!(answer.contains("there is no disk") && !answer.contains("\\\"wec\\\"?"), "{name}: {answer}");
+    }
 }
 
 /// Lists of ranges are taken whole, replace what was said before, and may be longer than other bodies.
