@@ -149,28 +149,43 @@ def test_a_vm_sets_nothing_that_takes_from_others(scoped):
     assert scoped.api("PUT", "/v1/nodes/d0", {"size": "80MiB"}, on=scoped.web)[0] == 403
     # The host may do all of it.
     scoped.call("set", "web:d0", "--size", "8MiB", "--poll", "1us")
+    # What the host has fixed stays so.
+    for body in ({"weight": 300}, {"floor": "0"}, {"ceiling": "90MiB", "policy": "lru"}):
+        code, text = scoped.api("PATCH", "/v1/nodes/web:d0", body, on=scoped.web)
+        assert code == 403 and "has a size" in text, text
+    assert scoped.api("PUT", "/v1/nodes/web:d0", {"policy": "lru"}, on=scoped.web)[0] == 200
+    assert shares(scoped)["web:d0"]["share_bytes"] == 8 * images.MIB
 
 
-def test_settings_of_past_containers_are_forgotten(two):
-    """Containers that come with ranges, are given a weight and go again leave nothing: their names are the guest's, and
-    their number has no end."""
+def test_settings_of_containers_without_ranges_are_kept_for_a_while(two):
+    """What is set for a container stays while its list is empty, as it is when the container is made anew; of those
+    that do not come back, only the last ones are remembered: their names are the guest's, and their number has no
+    end."""
 
     def put(container, ranges):
         body = {"disk": "web:root", "container": container, "ranges": ranges}
         assert two.api("PUT", "/v1/ranges", body)[0] == 200
 
-    before = set(shares(two))
-    for n in range(12):
-        put(f"c{n}", [{"offset_bytes": 0, "length_bytes": 8192}])
+    def set_for():
+        return [name for name, n in shares(two).items() if name.startswith("web/") and n["weight"] == 200]
+
+    some = [{"offset_bytes": 0, "length_bytes": 8192}]
+    put("shop", some)
+    two.call("set", "web/shop", "--weight", "200")
+    put("shop", [])
+    assert set_for() == ["web/shop"] and node(two, "web/shop")["share_bytes"] == 0
+    put("shop", some)
+    assert set_for() == ["web/shop"] and node(two, "web/shop")["share_bytes"] > 0
+    put("shop", [])
+    for n in range(34):
+        put(f"c{n}", some)
         two.call("set", f"web/c{n}", "--weight", "200")
         put(f"c{n}", [])
-    assert set(shares(two)) == before
-    # Neither does a disk that goes with its ranges.
-    put("last", [{"offset_bytes": 0, "length_bytes": 8192}])
-    two.call("set", "web/last", "--weight", "200")
-    assert node(two, "web/last")["weight"] == 200
+    kept = set_for()
+    assert len(kept) == 32 and "web/c2" in kept and "web/c1" not in kept and "web/shop" not in kept
+    # They go with the VM's last disk.
     two.call("detach", "web:root")
-    assert "web/last" not in shares(two)
+    assert set_for() == []
 
 
 def test_two_writers_of_one_node(scoped):

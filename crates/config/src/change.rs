@@ -166,10 +166,7 @@ impl ServePlan {
             return Err(invalid(format!("\"{name}\" is no disk, and {key} is for disks"), "set it for its disks"));
         }
         let mut plan = self.clone();
-        let at = plan.nodes.iter().position(|n| n.name == *name).unwrap_or_else(|| {
-            plan.nodes.push(NodePlan { by_hand: true, ..NodePlan::new(name) });
-            plan.nodes.len() - 1
-        });
+        let at = plan.place_of_node(name);
         let mut spec = NodeSpec { name: name.clone(), ..NodeSpec::default() };
         change.values().for_each(|(key, value)| _ = spec.put(key, value));
         let checked = checked(|c| c.node(&spec))?;
@@ -177,6 +174,19 @@ impl ServePlan {
         self.goal_is_of_use(&plan, name, change)?;
         plan.inherit_policies();
         self.divided_for(name, plan)
+    }
+
+    /// The place of a node for which something is set; of one that no file has, it is the last, since these stand in
+    /// the order in which they were set.
+    fn place_of_node(&mut self, name: &str) -> usize {
+        let had = self.nodes.iter().position(|n| n.name == name);
+        if let Some(at) = had.filter(|&at| !self.nodes[at].by_hand) {
+            return at;
+        }
+        let new = || NodePlan { by_hand: true, ..NodePlan::new(name) };
+        let node = had.map_or_else(new, |at| self.nodes.remove(at));
+        self.nodes.push(node);
+        self.nodes.len() - 1
     }
 
     /// This plan with another controller on the host.
@@ -205,6 +215,14 @@ impl ServePlan {
             return Err(invalid(format!("disk \"{name}\" has nothing below it to divide its share among"), remedy));
         }
         let sized = change.touches(&["size"]);
+        let keeps_size = change.keeps_size() && disk.share_fixed;
+        if keeps_size && change.touches(&SHARES_MOVE) {
+            return Err(ControlError::new(
+                ControlErrorKind::Forbidden,
+                format!("\"{name}\" has a size, which weight, floor and ceiling would take the place of"),
+                "ask whoever runs the host, who has set it, to set one of those instead",
+            ));
+        }
         if sized && !disk.parts.is_empty() {
             return Err(divided(name));
         }
@@ -218,7 +236,7 @@ impl ServePlan {
         let checked = checked(|c| c.disk_settings(&spec, &place, poll))?;
         copy(&keys::DISK, nodes::DISK, change, disk, &checked);
         let moves = change.replace || change.touches(&SHARES_MOVE);
-        if moves && !sized {
+        if moves && !sized && !keeps_size {
             disk.share_fixed = false;
         }
         self.goal_is_of_use(&plan, name, change)?;
@@ -328,11 +346,25 @@ impl ServePlan {
         self.disks.iter().flat_map(of_disk)
     }
 
-    /// Forgets what was set by hand for containers that have nothing any more and are in no file: names of containers
-    /// are whatever those who send ranges call them, so that settings of past ones would add up without a limit.
+    /// Forgets what was set by hand for containers that have nothing any more and are in no file. Of a VM that has
+    /// disks the last [`keys::PAST_CONTAINERS_MAX`] for which something was set are kept, because a list of ranges may
+    /// be empty for a while; no more, because names of containers are whatever those who send ranges call them, so that
+    /// settings of past ones would add up without a limit.
     pub fn forget_past_containers(&mut self) {
         let there: BTreeSet<String> = self.groups_of_disks().collect();
-        self.nodes.retain(|n| !n.by_hand || !n.name.contains('/') || there.contains(&n.name));
+        let mut past: BTreeMap<String, usize> = BTreeMap::new();
+        let mut is_kept = |node: &NodePlan| {
+            let Some((vm, _)) = node.name.split_once('/') else { return true };
+            if !node.by_hand || there.contains(&node.name) {
+                return true;
+            }
+            let later = past.entry(vm.to_owned()).or_default();
+            *later += 1;
+            *later <= keys::PAST_CONTAINERS_MAX && there.contains(vm)
+        };
+        self.nodes.reverse();
+        self.nodes.retain(|node| is_kept(node));
+        self.nodes.reverse();
     }
 
     /// This plan without a disk, its share given to those without a fixed one.

@@ -15,6 +15,8 @@ pub struct NodeChange {
     values: BTreeMap<&'static str, Written>,
     /// What is not named goes back to what holds where nothing is set.
     pub replace: bool,
+    /// A size stays where it is set, and what would take its place is refused: whoever asks may not set sizes.
+    keeps_size: bool,
 }
 
 impl NodeChange {
@@ -29,6 +31,17 @@ impl NodeChange {
     #[must_use]
     pub fn replacing(self) -> Self {
         Self { replace: true, ..self }
+    }
+
+    /// The same for somebody who may not set sizes, nor take one away.
+    #[must_use]
+    pub fn keeping_size(self) -> Self {
+        Self { keeps_size: true, ..self }
+    }
+
+    /// Whether a size stays where it is set.
+    pub(crate) fn keeps_size(&self) -> bool {
+        self.keeps_size
     }
 
     /// Whether nothing is named.

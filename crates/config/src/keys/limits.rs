@@ -74,6 +74,8 @@ pub const KSM_PAGES_MAX: u64 = 1_000_000;
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Longest name of a disk or VM, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Containers of a VM that have nothing and are in no file, whose settings by hand are kept at most.
+pub const PAST_CONTAINERS_MAX: usize = 32;
 /// Largest configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 * MIB;
 /// Memory for the data of NBD requests under way.

@@ -6,8 +6,9 @@
 use crate::place::{GIB, MIB, Place, set, set_bytes, spec, two_disks};
 use proptest::prelude::*;
 use std::fs;
+use undercroft_config::keys::PAST_CONTAINERS_MAX;
 use undercroft_config::{self as config, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan};
-use undercroft_config::{BaseDeduplication, NodeChange, Written};
+use undercroft_config::{BaseDeduplication, NodeChange, PartPlan, Written};
 
 #[test]
 fn vms_and_containers_divide_before_their_disks() {
@@ -329,6 +330,48 @@ fn a_disk_that_comes_to_a_vm_is_of_the_trust_group_of_the_vm() {
     let change = plan.difference(&place.good(&file("blue")));
     assert!(change.needs_restart[0].contains("disk \"web:root\": trust: red -> blue"), "{:?}", change.needs_restart);
     assert_eq!(more(&change.result.unwrap(), "web", None), of_group("blue"));
+}
+
+/// A list of ranges may be empty for a while: a container that is made anew has no files. What is set for it stays, of
+/// the last ones that had something.
+#[test]
+fn what_is_set_for_containers_without_ranges_stays_for_the_last_of_them() {
+    let place = Place::new();
+    let mut plan = place.good(
+        "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.container]]\nname=\"filed\"\nweight=7\n\
+         [[vm.disk]]\nname=\"root\"\nimage=\"a.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+    );
+    let part = |n: usize| PartPlan { container: format!("c{n}"), number: 1, share_bytes: 0 };
+    let weight = |plan: &ServePlan, node: &str| plan.nodes.iter().find(|n| n.name == node).map(|n| n.weight);
+    let has_ranges = |plan: &mut ServePlan, n: Option<usize>| {
+        plan.disks[0].parts = n.map(part).into_iter().collect();
+        plan.forget_past_containers();
+    };
+    has_ranges(&mut plan, Some(0));
+    plan = plan.with_node("web/c0", &set("weight", "200")).unwrap();
+    has_ranges(&mut plan, None);
+    assert_eq!(weight(&plan, "web/c0"), Some(200), "it comes back");
+    assert!(plan.with_node("web/c0", &set("weight", "300")).is_ok(), "and can be changed until then");
+    // Names of containers are the guest's, so that only so many are remembered: the last that were set.
+    let most = PAST_CONTAINERS_MAX;
+    for n in 1..=most + 3 {
+        has_ranges(&mut plan, Some(n));
+        plan = plan.with_node(&format!("web/c{n}"), &set("weight", "200")).unwrap();
+        if n == most {
+            plan = plan.with_node("web/c0", &set("weight", "200")).unwrap();
+        }
+    }
+    has_ranges(&mut plan, None);
+    let kept = plan.nodes.iter().filter(|n| n.by_hand).map(|n| n.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(kept.len(), most, "{kept:?}");
+    assert!(weight(&plan, "web/c0").is_some() && weight(&plan, &format!("web/c{}", most + 3)).is_some(), "{kept:?}");
+    assert!((1..5).all(|n| weight(&plan, &format!("web/c{n}")).is_none()), "{kept:?}");
+    // One that has ranges is no past one, and neither is one that a file names.
+    has_ranges(&mut plan, Some(most));
+    assert!(weight(&plan, &format!("web/c{most}")).is_some());
+    // They go with the last disk that could give them anything.
+    let gone = plan.without_disk("web:root").unwrap();
+    assert_eq!(gone.nodes.iter().map(|n| (n.name.as_str(), n.weight)).collect::<Vec<_>>(), [("web/filed", 7)]);
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //! Two sets of people set shares: whoever runs the host says what each VM has, and whoever runs a VM says how that is
 //! divided within it (the two levels of derivative clouds). The VM's weight, floor, ceiling and goal belong to the
 //! former, and so do those keys of disks that take from others whatever the VM has: a size is a promise that the host
-//! makes, polling and read-ahead cost its processors and its storage.
+//! makes, which nothing that is set here takes the place of; polling and read-ahead cost its processors and its
+//! storage.
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of, not_found, wrong_method};
 use super::nodes::{changed, expected, list_of, tagged};
@@ -161,6 +162,7 @@ impl Scope {
             let whose = if itself { format!("VM \"{name}\" itself") } else { format!("\"{name}\"") };
             return Err(self.forbidden(&format!("{} of {whose}", of_the_host.join(", "))));
         }
+        let change = change.keeping_size();
         let mut done = daemon.change_node(&name, change, versions, by).map_err(|e| self.discreet(daemon, e))?;
         if done.node.name == *self.vm {
             done.node.parent = None;

@@ -254,6 +254,33 @@ fn a_short_name_on_a_vms_socket_means_one_thing_or_is_refused() {
     }
 }
 
+/// A size is the host's promise, so that a VM's owner takes it neither away nor puts something else in its place.
+#[test]
+fn a_size_stays_whatever_is_set_on_the_vms_socket() {
+    let api = Api::start();
+    let size = || api.daemon.plan.lock().unwrap().disks[0].share_fixed.then_some(());
+    assert_eq!(api.raw("PATCH /v1/nodes/web:root", r#"{"size": "64MiB"}"#).0, 200);
+    for (head, body) in [
+        ("PATCH /v1/nodes/web:root", r#"{"weight": 200}"#),
+        ("PATCH /v1/nodes/root", r#"{"floor": "8MiB"}"#),
+        ("PATCH /v1/nodes/root", r#"{"policy": "lru", "ceiling": "none"}"#),
+        ("PUT /v1/nodes/root", r#"{"weight": 200}"#),
+    ] {
+        let (code, answer) = api.vm(head, body);
+        assert_eq!((code, size()), (403, Some(())), "{head} {body}: {answer}");
+        assert!(answer.contains("\\\"web:root\\\" has a size") && answer.contains("whoever runs the host"), "{answer}");
+    }
+    // What else is the VM's to set is set, and a whole change takes nothing away that was not.
+    assert_eq!(api.vm("PATCH /v1/nodes/root", r#"{"policy": "lru"}"#).0, 200);
+    assert_eq!(api.vm("PUT /v1/nodes/root", r#"{"hint": "noreuse"}"#).0, 200);
+    assert_eq!(size(), Some(()));
+    assert_eq!(api.daemon.plan.lock().unwrap().disks[0].share_bytes, 64 << 20);
+    // Whoever runs the host puts a weight in its place.
+    assert_eq!(api.raw("PATCH /v1/nodes/web:root", r#"{"weight": 200}"#).0, 200);
+    assert_eq!(size(), None);
+    assert_eq!(api.vm("PATCH /v1/nodes/root", r#"{"weight": 300}"#).0, 200);
+}
+
 /// Lists of ranges are taken whole, replace what was said before, and may be longer than other bodies.
 #[test]
 fn ranges_are_taken_replaced_and_shown() {
