@@ -16,7 +16,7 @@ use super::nodes::{self, DiskPlan, NodePlan};
 use super::overrides::LogLevel;
 use super::plan::ServePlan;
 use super::problem::Problems;
-use super::shares::{self, Strict};
+use super::shares::{self, Misfit, Strict};
 use super::spec::{DiskSpec, NodeSpec, SharesSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_engine::control::ControllerKind;
@@ -416,6 +416,34 @@ impl ServePlan {
                 .map_err(|m| ControlError::new(ControlErrorKind::Conflict, m.error, m.remedy))?;
         }
         Ok(self)
+    }
+
+    /// This plan where disks of `standing` cannot be changed: they are as they are in `now`, which is served, and have
+    /// what they have there; the others have what that leaves.
+    ///
+    /// # Errors
+    /// That is too little for a disk that comes, or for a size that is to be another one.
+    pub fn around(mut self, now: &ServePlan, standing: &BTreeSet<String>) -> Result<ServePlan, Misfit> {
+        let before = now.by_name();
+        for disk in self.disks.iter_mut().filter(|d| standing.contains(&d.name)) {
+            if let Some(&was) = before.get(disk.name.as_str()) {
+                disk.clone_from(was);
+            }
+        }
+        shares::divide_around(&mut self, &now.disks, Strict::OnHost, standing)?;
+        Ok(self)
+    }
+
+    /// Whether a disk is the same in `other`, but for what it has of the store.
+    pub fn has_alike(&self, other: &ServePlan, name: &str) -> bool {
+        let of = |plan: &ServePlan| {
+            let mut disk = plan.disks.iter().find(|d| d.name == name)?.clone();
+            let policies: Vec<_> = disk.parts.iter().map(|part| plan.part_policy(&disk, part)).collect();
+            let size = disk.share_fixed.then_some(disk.share_bytes);
+            disk.set_leaves(&vec![0; 1 + disk.parts.len()]);
+            Some((disk, size, policies))
+        };
+        of(self) == of(other)
     }
 }
 

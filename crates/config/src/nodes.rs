@@ -198,6 +198,14 @@ impl DiskPlan {
         self.share_bytes.saturating_sub(self.parts.iter().map(|p| p.share_bytes).sum())
     }
 
+    /// Whether it is the node called `node`, or below that, or that has ranges of it.
+    pub fn is_of(&self, node: &str) -> bool {
+        let container = |c: &String| self.vm.as_ref().is_some_and(|vm| node == format!("{vm}/{c}"));
+        self.name == node
+            || self.vm.as_deref() == Some(node)
+            || self.container.iter().chain(self.parts.iter().map(|p| &p.container)).any(container)
+    }
+
     /// What has a share here, the disk itself first: number, name as a node, bytes.
     pub fn leaves(&self) -> impl Iterator<Item = (u8, String, u64)> + '_ {
         let part = |p: &PartPlan| (p.number, format!("{}[{}]", self.name, p.container), p.share_bytes);

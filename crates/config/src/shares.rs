@@ -333,6 +333,18 @@ fn shortfall(node: &str, floors: u64, entitled: u64) -> Misfit {
     }
 }
 
+fn no_room_beside_standing(least: u64, total: u64) -> Misfit {
+    Misfit {
+        error: format!(
+            "disks that cannot be changed now keep what they have; with that, {} of the store would be needed, and \
+             there are {}",
+            bytes(least),
+            bytes(total)
+        ),
+        remedy: "ask for less, or try again when `undercroft status` shows no disk as stalled or waiting".to_string(),
+    }
+}
+
 fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
     match e {
         TreeError::CeilingBelowFloor { node, floor, ceiling } => Misfit {
@@ -384,6 +396,19 @@ pub fn divide(plan: &mut ServePlan) -> Result<(), Misfit> {
 /// # Errors
 /// As [`divide`], but floors only where `strict` says.
 pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>) -> Result<(), Misfit> {
+    divide_around(plan, before, strict, &BTreeSet::new())
+}
+
+/// The same where the disks of `standing` have what they had in `before`, whatever they are entitled to.
+///
+/// # Errors
+/// As [`divide_from`], or what these leave is too little for the others.
+pub(crate) fn divide_around(
+    plan: &mut ServePlan,
+    before: &[DiskPlan],
+    strict: Strict<'_>,
+    standing: &BTreeSet<String>,
+) -> Result<(), Misfit> {
     check_sizes(plan)?;
     let mut layout = Layout::default();
     layout.follow_as(plan, plan.store.memory_bytes, strict)?;
@@ -398,18 +423,24 @@ pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>
         before.iter().flat_map(DiskPlan::leaves).map(|(_, name, bytes)| (name, bytes)).collect();
     // A size that has been set holds at once, whatever it was before: the others make room.
     let fixed: BTreeSet<&str> = plan.disks.iter().filter(|d| d.share_fixed).map(|d| d.name.as_str()).collect();
-    let claim = |name: &str| {
-        let settings = wishes[name].settings;
+    let claim = |(name, stands): &(String, bool)| {
+        let (name, settings) = (name.as_str(), wishes[name].settings);
         let entitled = entitled.get(name).map_or(0, |bytes| bytes / UNIT_BYTES);
         let ceiling = settings.ceiling.unwrap_or(BLOCKS_MAX);
         let had = had.get(name).filter(|_| !fixed.contains(name)).map_or(entitled, |bytes| bytes / UNIT_BYTES);
         let (sure, most) = (had.min(entitled), had.max(entitled).min(ceiling));
-        Claim { weight: settings.weight, steps: [settings.floor.min(sure), sure, most] }
+        let steps = if *stands { [had; 3] } else { [settings.floor.min(sure), sure, most] };
+        Claim { weight: settings.weight, steps }
     };
-    let names: Vec<String> = plan.disks.iter().flat_map(DiskPlan::leaves).map(|(_, name, _)| name).collect();
-    let mut claims: Vec<Claim> = names.iter().map(|name| claim(name)).collect();
-    keep_ceilings(&layout, &names, &mut claims);
-    let mut shares = fill(layout.tree().total(), &claims).into_iter().map(|units| units * UNIT_BYTES);
+    let leaves = plan.disks.iter().flat_map(|d| d.leaves().map(|(_, name, _)| (name, standing.contains(&d.name))));
+    let leaves: Vec<(String, bool)> = leaves.collect();
+    let mut claims: Vec<Claim> = leaves.iter().map(claim).collect();
+    keep_ceilings(&layout, leaves.iter().map(|(name, _)| name.as_str()), &mut claims);
+    let (least, total) = (claims.iter().map(|c| c.steps[0]).sum(), layout.tree().total());
+    if least > total && !standing.is_empty() {
+        return Err(no_room_beside_standing(least, total));
+    }
+    let mut shares = fill(total, &claims).into_iter().map(|units| units * UNIT_BYTES);
     for disk in &mut plan.disks {
         let leaves: Vec<u64> = shares.by_ref().take(1 + disk.parts.len()).collect();
         if !disk.share_fixed {
@@ -421,8 +452,8 @@ pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>
 
 /// Lets what is below a VM or a container with a ceiling claim no more than that together, `names` by `names`: a disk
 /// that comes to it takes what it is entitled to from its neighbours there, though the host has room.
-fn keep_ceilings(layout: &Layout, names: &[String], claims: &mut [Claim]) {
-    let leaves = names.iter().enumerate().filter_map(|(n, name)| Some((layout.disk(name)?, n)));
+fn keep_ceilings<'a>(layout: &Layout, names: impl Iterator<Item = &'a str>, claims: &mut [Claim]) {
+    let leaves = names.enumerate().filter_map(|(n, name)| Some((layout.disk(name)?, n)));
     let at: BTreeMap<NodeId, usize> = leaves.collect();
     // What a VM has is what its containers have at most: these first.
     let (containers, vms): (Vec<_>, Vec<_>) = layout.groups().partition(|(name, _)| name.contains('/'));
@@ -430,7 +461,9 @@ fn keep_ceilings(layout: &Layout, names: &[String], claims: &mut [Claim]) {
         let Some(ceiling) = layout.tree().node(group).ok().and_then(|node| node.settings().ceiling) else { continue };
         let below: Vec<usize> = layout.tree().below(group).iter().filter_map(|id| at.get(id).copied()).collect();
         let own: Vec<Claim> = below.iter().map(|&n| claims[n]).collect();
-        for (n, most) in below.into_iter().zip(fill(ceiling, &own)) {
+        // One that stands may have more than that.
+        let least = own.iter().map(|c| c.steps[0]).sum();
+        for (n, most) in below.into_iter().zip(fill(ceiling.max(least), &own)) {
             claims[n].steps = claims[n].steps.map(|step| step.min(most));
         }
     }

@@ -7,6 +7,7 @@ mod place;
 mod pools;
 mod pressure;
 mod refused;
+mod standing;
 
 use place::{GIB, MIB, Place};
 use std::fs;

@@ -35,9 +35,8 @@ impl Daemon for Service {
             self.find(name)?;
         }
         let now = self.plan();
-        let plan = now.with_change(name, &change)?;
+        let plan = self.apply(now.with_change(name, &change)?, |d| d.name == name)?;
         log_changes(&now, &plan, by);
-        self.apply(&plan);
         self.adopt(plan);
         self.hurry_shares();
         self.disk(name)
@@ -104,7 +103,7 @@ impl Daemon for Service {
         let plan = if Arc::ptr_eq(&before, &now) { plan } else { before.with_disk(&spec, &Machine::here())? };
         opened.plan = added(&before, &plan)?.clone();
         let (name, location) = (opened.plan.name.clone(), opened.plan.image.location.clone());
-        let served = self.attach(&plan, opened)?;
+        let served = self.attach(plan, opened)?;
         self.hurry_shares();
         tracing::info!("changed by {by}: disk \"{name}\" attached, image {location}");
         self.status_of(&served)
@@ -112,17 +111,20 @@ impl Daemon for Service {
 
     fn remove_disk(&self, name: &str, by: &Caller) -> Result<(), ControlError> {
         let _change = self.change.lock();
-        if self.waiting(name).is_some() {
-            let plan = self.plan().without_disk(name)?;
-            self.forget_waiting(|w| w == name);
-            self.apply(&plan);
-            self.adopt(plan);
+        if let Some(waiting) = self.waiting(name) {
+            if waiting.has_left() {
+                self.let_go_waiting(&waiting);
+            } else {
+                let plan = self.plan().without_disk(name)?;
+                self.forget_waiting(|w| w == name);
+                self.settle(plan);
+            }
             tracing::info!("changed by {by}: disk \"{name}\" detached, which waited");
             return Ok(());
         }
         let disk = self.find(name)?;
         tracing::info!("changed by {by}: disk \"{name}\" is to be detached");
-        if self.detach(&self.plan().without_disk(name)?, &disk) {
+        if self.detach(self.plan().without_disk(name)?, &disk) {
             return Ok(());
         }
         Err(ControlError::new(
@@ -136,7 +138,8 @@ impl Daemon for Service {
         let disk = self.find(name)?;
         let before = self.status_of(&disk)?.cache.cached_bytes;
         let id = disk.id();
-        let _ = disk.host().worker.call(move |w| w.core().drop_cache(id));
+        let dropped = disk.host().worker.call(move |w| w.core().drop_cache(id));
+        dropped.map_err(|e| disk::silent(e, disk.worker_number()))?;
         Ok(before.saturating_sub(self.status_of(&disk)?.cache.cached_bytes))
     }
 

@@ -51,7 +51,21 @@ pub struct ServedDisk {
 }
 
 /// The rest of a detach, in the background.
+#[derive(Debug)]
 pub(super) struct Going(Receiver<()>);
+
+/// Why an opened disk is not served, and what of it does not go: it keeps what it has of the store until then.
+#[derive(Debug)]
+pub(super) struct Unserved {
+    pub(super) why: ServiceError,
+    pub(super) left: Option<Going>,
+}
+
+impl From<ServiceError> for Unserved {
+    fn from(why: ServiceError) -> Self {
+        Self { why, left: None }
+    }
+}
 
 impl Going {
     /// Waits until the disk is gone, or its worker.

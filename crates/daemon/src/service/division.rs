@@ -145,9 +145,8 @@ impl Service {
         if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
             return Err(ControlError::stale(&name, &expected, previous));
         }
-        let plan = now.with_node(&name, change)?;
+        let plan = self.apply(now.with_node(&name, change)?, |d| d.is_of(&name))?;
         log_changes(&now, &plan, by);
-        self.apply(&plan);
         self.adopt(plan);
         self.hurry_shares();
         Ok(NodeChanged { node: self.node_status(&name)?, previous })

@@ -6,16 +6,15 @@
 
 use super::Service;
 use super::disk::Going;
+use super::waiting::WaitingDisk;
+use undercroft_config::ServePlan;
 use undercroft_units::Size;
 
 impl Service {
-    /// Serves the others in the room that a disk leaves which is going, until it is gone. The caller holds `change`.
-    pub(super) fn let_go(&self, name: &str, going: Going) {
-        let before = self.plan();
-        let plan = before.with_going(name);
-        let bytes = plan.going_bytes - before.going_bytes;
-        self.apply(&plan);
-        self.adopt(plan);
+    /// Serves the others of `plan` in the room that a disk of it leaves which is going, until it is gone. The caller
+    /// holds `change`.
+    pub(super) fn let_go(&self, plan: &ServePlan, name: &str, going: Going) {
+        let bytes = self.leave(plan, name);
         let (service, disk) = (self.me.clone(), name.to_owned());
         let thread = std::thread::Builder::new().name("undercroft-going".into()).spawn(move || {
             going.wait();
@@ -32,6 +31,31 @@ impl Service {
         }
     }
 
+    /// Serves `plan` without a disk of it, and with what that has for nobody: so many bytes.
+    fn leave(&self, plan: &ServePlan, name: &str) -> u64 {
+        let without = plan.with_going(name);
+        let bytes = without.going_bytes - plan.going_bytes;
+        self.settle(without);
+        bytes
+    }
+
+    /// What a try to serve a disk has left, which waited and is not wanted any more, goes as a detached disk does: the
+    /// thread that tried sees it gone. The caller holds `change`.
+    pub(super) fn let_go_waiting(&self, waiting: &WaitingDisk) {
+        let bytes = self.leave(&self.plan(), waiting.name());
+        self.forget_waiting(|name| name == waiting.name());
+        waiting.leaves(bytes);
+    }
+
+    /// What a try to serve a disk had left is gone: the disk is tried again, or others have what it had.
+    pub(super) fn left_is_gone(&self, waiting: &WaitingDisk) {
+        let change = self.change.lock();
+        if let Some(bytes) = waiting.nothing_left() {
+            drop(change);
+            self.is_gone(waiting.name(), bytes);
+        }
+    }
+
     /// Gives the others what a disk had.
     fn is_gone(&self, name: &str, bytes: u64) {
         let _change = self.change.lock();
@@ -39,9 +63,7 @@ impl Service {
             return;
         }
         self.release_given();
-        let plan = self.plan().with_gone(bytes);
-        self.apply(&plan);
-        self.adopt(plan);
+        self.settle(self.plan().with_gone(bytes));
         self.hurry_shares();
         tracing::info!(disk = name, "it is gone, and its {} are for the others", Size(bytes));
     }

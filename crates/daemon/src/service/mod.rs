@@ -31,13 +31,14 @@ pub use disk::ServedDisk;
 pub use error::ServiceError;
 
 use crate::worker::WorkerHandle;
+use disk::Unserved;
 use locks::Ordered;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use undercroft_cache::{CoreOptions, blocks_per_disk_max};
-use undercroft_config::{DiskPlan, ServePlan};
+use undercroft_config::{ControlError, DiskPlan, ServePlan};
 use undercroft_frontend::nbd::{Budget, NbdServer};
 use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::pressure::{GuestRoom, Watch};
@@ -102,40 +103,45 @@ impl Service {
 
     /// Attaches a disk of `plan`, which is what is served now and this disk. The caller holds `change`, and has opened
     /// the image before.
-    fn attach(&self, plan: &ServePlan, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
+    fn attach(&self, plan: ServePlan, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ControlError> {
         if self.is_stopping() {
-            return Err(ServiceError::Stopping);
+            return Err(ServiceError::Stopping.into());
         }
         // The others make room before this one comes.
-        self.apply(plan);
-        match self.serve_opened(opened, plan) {
+        let plan = self.apply(plan, |_| false)?;
+        let name = opened.plan.name.clone();
+        if let Some(&own) = plan.by_name().get(name.as_str()) {
+            opened.plan.clone_from(own);
+        }
+        match self.serve_opened(opened, &plan) {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
-                self.join_pools(plan);
-                self.adopt(plan.clone());
+                self.join_pools(&plan);
+                self.adopt(plan);
                 Ok(served)
             }
-            Err(e) => {
-                let before = self.plan();
-                self.apply(&before);
-                Err(e)
+            Err(Unserved { why, left }) => {
+                match left {
+                    Some(going) => self.let_go(&plan, &name, going),
+                    None => self.settle(ServePlan::clone(&self.plan())),
+                }
+                Err(why.into())
             }
         }
     }
 
     /// Detaches a disk; `plan` is what is served without it. False if it is finished in the background: then the others
     /// get what it has when it is gone.
-    fn detach(&self, plan: &ServePlan, disk: &Arc<ServedDisk>) -> bool {
+    fn detach(&self, plan: ServePlan, disk: &Arc<ServedDisk>) -> bool {
         let going = disk.detach();
         write(&self.disks).retain(|d| !Arc::ptr_eq(d, disk));
         let Some(going) = going else {
             // What it had is with the kernel before disks on other workers have it.
             self.release_given();
-            self.apply(plan);
-            self.adopt(plan.clone());
+            self.settle(plan);
             return true;
         };
-        self.let_go(&disk.info().name, going);
+        self.let_go(&self.plan(), &disk.info().name, going);
         false
     }
 
@@ -245,4 +251,8 @@ fn write<T>(l: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 }
 
 #[cfg(test)]
+mod going_tests;
+#[cfg(test)]
 mod plan_for_tests;
+#[cfg(test)]
+mod silent_tests;

@@ -6,12 +6,13 @@
 use super::disk::{self, ServedDisk};
 use super::pools::Together;
 use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, lock, memory, shares};
-use crate::worker::AddDiskError;
+use crate::worker::{AddDiskError, Gone};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 use undercroft_cache::{GroupId, LayerId, SetPartsError};
 use undercroft_config::plan::BaseDeduplication;
-use undercroft_config::{DiskPlan, ServePlan};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_units::human_size;
 
 /// Numbers of trust groups and bases; they stay.
@@ -99,32 +100,105 @@ impl Service {
         Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
     }
 
-    /// Makes the disks that are served now have the shares and settings of `plan`: those that shrink first, so
-    /// that the sum never passes the store.
-    pub(super) fn apply(&self, plan: &ServePlan) {
-        self.join_pools(plan);
+    /// Makes the disks that are served now have the shares and settings of `plan`, and returns the plan of what they
+    /// have then. A disk that cannot be told anything, because its worker does not answer, stays as it is, and so does
+    /// the share of one that waits while a try has left something on a worker: what these have is not for others, who
+    /// get what that leaves.
+    ///
+    /// # Errors
+    /// Such a disk is one that the change is `of`, or leaves too little for a disk that comes or for a new size; then
+    /// everything is as it was.
+    pub(super) fn apply(&self, plan: ServePlan, of: impl Fn(&DiskPlan) -> bool) -> Result<ServePlan, ControlError> {
         let now = self.plan();
+        let mut silent = BTreeSet::new();
+        loop {
+            let reached = self.reachable(&plan, &now, &silent, &of).inspect_err(|_| {
+                // Those that were told already are told otherwise.
+                _ = self.carry_out(&now, &now, &silent);
+            })?;
+            match self.carry_out(&now, &reached, &silent) {
+                Ok(()) => return Ok(reached),
+                Err(more) => silent.extend(more),
+            }
+        }
+    }
+
+    /// Makes `plan` what is served, as far as workers answer. With it no disk comes, and none gets another size, so
+    /// that there is room for it.
+    pub(super) fn settle(&self, plan: ServePlan) {
+        match self.apply(plan, |_| false) {
+            Ok(plan) => self.adopt(plan),
+            Err(e) => tracing::error!("shares stay as they are: {e}"),
+        }
+    }
+
+    /// What of `plan` can be reached while workers are `silent`, from `now`.
+    fn reachable(
+        &self,
+        plan: &ServePlan,
+        now: &ServePlan,
+        silent: &BTreeSet<usize>,
+        of: &impl Fn(&DiskPlan) -> bool,
+    ) -> Result<ServePlan, ControlError> {
         let disks = self.disks();
-        let (together, before) = (Together::new(plan, &disks), Together::new(&now, &disks));
+        let untold: Vec<_> = disks.iter().filter(|d| silent.contains(&d.worker_number())).collect();
+        let left: Vec<_> = self.all_waiting().into_iter().filter(|w| w.has_left()).collect();
+        let names = untold.iter().map(|d| d.info().name.clone()).chain(left.iter().map(|w| w.name().to_owned()));
+        let standing: BTreeSet<String> = names.collect();
+        if standing.is_empty() {
+            return Ok(plan.clone());
+        }
+        let stays = |name: &str| plan.disks.iter().any(|d| d.name == name && of(d)) && !now.has_alike(plan, name);
+        if let Some(disk) = untold.iter().find(|d| stays(&d.info().name)) {
+            return Err(ServiceError::Silent { worker: disk.worker_number() }.into());
+        }
+        if let Some(waiting) = left.iter().find(|w| stays(w.name())) {
+            return Err(self.waits(waiting));
+        }
+        plan.clone().around(now, &standing).map_err(|misfit| {
+            let why = untold.first().map(|d| ServiceError::Silent { worker: d.worker_number() }.to_string());
+            let error = why.into_iter().chain([misfit.error]).collect::<Vec<_>>().join("; ");
+            ControlError::new(ControlErrorKind::Unavailable, error, misfit.remedy)
+        })
+    }
+
+    /// Makes the disks of workers that are not `silent` have the shares and settings of `plan`, from `now`: those that
+    /// shrink first, so that the sum never passes the store.
+    ///
+    /// # Errors
+    /// Workers that do not answer, too: what their disks would give is not given, so nobody has got it.
+    fn carry_out(&self, now: &ServePlan, plan: &ServePlan, silent: &BTreeSet<usize>) -> Result<(), BTreeSet<usize>> {
+        let more: BTreeSet<usize> = self.join_pools(plan).difference(silent).copied().collect();
+        if !more.is_empty() {
+            return Err(more);
+        }
+        let mut disks = self.disks();
+        let (together, before) = (Together::new(plan, &disks), Together::new(now, &disks));
+        disks.retain(|d| !silent.contains(&d.worker_number()));
+        let (wanted, had) = (plan.by_name(), now.by_name());
         let share = |p: &DiskPlan| together.share_bytes(plan, p);
         let share_now = |p: &DiskPlan| {
             // Of disks that have come together, or are apart now: what each had.
             let same = before.with(&p.name).len() == together.with(&p.name).len();
-            let had = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
-            match now.find(&p.name) {
-                Some(was) if same => before.share_bytes(&now, was),
-                _ => together.with(&p.name).iter().map(|m| had(&plan.disks[m.at].name)).sum::<u64>().max(had(&p.name)),
+            let had_bytes = |name: &str| had.get(name).map_or(0, |d| d.share_bytes);
+            match had.get(p.name.as_str()) {
+                Some(was) if same => before.share_bytes(now, was),
+                _ => {
+                    let mates = together.with(&p.name).iter();
+                    mates.map(|m| had_bytes(&plan.disks[m.at].name)).sum::<u64>().max(had_bytes(&p.name))
+                }
             }
         };
-        let wanted = disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?)));
+        let wanted = disks.iter().filter_map(|d| Some((d, *wanted.get(d.info().name.as_str())?)));
         let (mut growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| share(p) > share_now(p));
         let given = others.iter().any(|(_, p)| share(p) < share_now(p));
         // One that could not have it the last time waits as well.
         let deadline = Instant::now() + ROOM_WAIT;
         for (disk, p) in others {
             match Self::change(plan, &together, disk, p) {
-                Err(refused) if waits(&refused) => growing.push((disk, p)),
-                Err(refused) => unchanged(p, &refused),
+                Err(Unchanged::Refused(refused)) if waits(&refused) => growing.push((disk, p)),
+                Err(Unchanged::Refused(refused)) => unchanged(p, &refused),
+                Err(Unchanged::Silent) => return Err([disk.worker_number()].into()),
                 Ok(()) => {}
             }
         }
@@ -132,15 +206,31 @@ impl Service {
             // Also for a disk that is not here yet.
             self.release_given();
         }
-        growing.iter().for_each(|(disk, p)| self.grow(plan, &together, disk, p, deadline));
+        for (disk, p) in growing {
+            self.grow(plan, &together, disk, p, deadline).map_err(|Silent| BTreeSet::from([disk.worker_number()]))?;
+        }
+        Ok(())
     }
 
     /// Makes a disk have more, once those on its worker that have been told to give have given: blocks go, and tables
     /// become smaller, step by step.
-    fn grow(&self, plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan, deadline: Instant) {
-        while let Err(refused) = Self::change(plan, together, disk, p) {
+    fn grow(
+        &self,
+        plan: &ServePlan,
+        together: &Together,
+        disk: &ServedDisk,
+        p: &DiskPlan,
+        deadline: Instant,
+    ) -> Result<(), Silent> {
+        loop {
+            let refused = match Self::change(plan, together, disk, p) {
+                Ok(()) => return Ok(()),
+                Err(Unchanged::Silent) => return Err(Silent),
+                Err(Unchanged::Refused(refused)) => refused,
+            };
             if !waits(&refused) || Instant::now() >= deadline || *lock(&self.stop.0) {
-                return unchanged(p, &refused);
+                unchanged(p, &refused);
+                return Ok(());
             }
             let _ = disk.host().worker.give_back(memory::STEP_FRAMES_MAX);
             std::thread::sleep(memory::PAUSE);
@@ -149,7 +239,7 @@ impl Service {
 
     /// Makes a disk have the share and the settings of `plan`, where it is `p`; the share with those that it keeps its
     /// blocks together with. A worker that is gone has nothing to change any more.
-    fn change(plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan) -> Result<(), SetPartsError> {
+    fn change(plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan) -> Result<(), Unchanged> {
         let (id, blocks) = (disk.id(), together.capacity_blocks(plan, p));
         let share_bytes = together.share_bytes(plan, p);
         let parted = p.clone();
@@ -176,9 +266,24 @@ impl Service {
             let shares = shares::part_blocks(w.core(), id, &parted);
             w.core().set_part_shares(id, &shares)
         });
-        changed.unwrap_or(Ok(()))
+        match changed {
+            Ok(changed) => changed.map_err(Unchanged::Refused),
+            Err(Gone::Silent) => Err(Unchanged::Silent),
+            Err(Gone::Ended) => Ok(()),
+        }
     }
 }
+
+/// Why a disk is as it was.
+enum Unchanged {
+    /// Its core refuses.
+    Refused(SetPartsError),
+    /// Its worker does not answer, so that nothing of it was done.
+    Silent,
+}
+
+/// The worker of a disk does not answer.
+struct Silent;
 
 /// Whether what is refused may be had when others have given.
 fn waits(refused: &SetPartsError) -> bool {

@@ -5,7 +5,8 @@
 //! does. Invariant: the share of a pool is the sum of the shares that the plan has for its disks.
 
 use super::{ServedDisk, Service, capacity_blocks};
-use std::collections::HashMap;
+use crate::worker::Gone;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use undercroft_cache::DiskId;
 use undercroft_config::{DiskPlan, ServePlan};
@@ -71,9 +72,10 @@ impl Together {
 }
 
 impl Service {
-    /// Has the disks that are served keep their blocks together as `plan` says.
-    pub(super) fn join_pools(&self, plan: &ServePlan) {
-        let disks = self.disks();
+    /// Has the disks that are served keep their blocks together as `plan` says. Workers that do not answer are
+    /// returned.
+    pub(super) fn join_pools(&self, plan: &ServePlan) -> BTreeSet<usize> {
+        let (disks, mut silent) = (self.disks(), BTreeSet::new());
         let (together, by_name) = (Together::new(plan, &disks), plan.by_name());
         for (n, worker) in self.workers.iter().enumerate() {
             let own = disks.iter().filter(|d| d.worker_number() == n && !d.is_detaching());
@@ -84,6 +86,9 @@ impl Service {
                     Some((d.id(), first, capacity_blocks(p)))
                 })
                 .collect();
+            if wanted.is_empty() {
+                continue;
+            }
             let done = worker.call(move |w| {
                 let core = w.core();
                 let leave = |&(id, first, blocks): &(DiskId, Option<DiskId>, u32)| match first {
@@ -97,9 +102,12 @@ impl Service {
                 };
                 left.and_then(|_| wanted.iter().map(join).collect::<Result<Vec<()>, _>>())
             });
-            if let Ok(Err(e)) = done {
-                tracing::error!(worker = n, "disks of a VM keep their blocks apart: {e}");
+            match done {
+                Ok(Ok(_)) | Err(Gone::Ended) => {}
+                Ok(Err(e)) => tracing::error!(worker = n, "disks of a VM keep their blocks apart: {e}"),
+                Err(Gone::Silent) => _ = silent.insert(n),
             }
         }
+        silent
     }
 }

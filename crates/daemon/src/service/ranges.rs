@@ -5,6 +5,7 @@
 //! the core's and the ranges are of the same containers.
 
 use super::Service;
+use super::disk::silent;
 use super::shares::part_blocks;
 use undercroft_api::ranges::RangeList;
 use undercroft_api::{RangesStatus, RangesTaken};
@@ -77,15 +78,18 @@ impl Service {
             core.measure(id, None);
             Ok::<_, undercroft_cache::SetPartsError>(())
         });
-        match set {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(conflict(format!("disk \"{name}\": {e}"), "nothing has been changed")),
-            Err(_) => return Err(conflict("the daemon is stopping".into(), "send it again to the next one")),
+        let refused = match set {
+            Ok(Ok(())) => None,
+            Ok(Err(e)) => Some(conflict(format!("disk \"{name}\": {e}"), "nothing has been changed")),
+            Err(e) => Some(silent(e, disk.worker_number()).into()),
+        };
+        if let Some(refused) = refused {
+            self.join_pools(&before);
+            return Err(refused);
         }
         *ranges = wanted;
         drop(ranges);
-        self.apply(&plan);
-        self.adopt(plan);
+        self.settle(plan);
         self.hurry_shares();
         Ok(taken)
     }

@@ -3,14 +3,14 @@
 //! Owns the order of a reload: what goes, what changes, what comes. Never decides what can change live: `config` does.
 //! Invariant: every change is a line of the log.
 
-use super::Service;
 use super::locks::Held;
 use super::waiting::FirstTry;
+use super::{Service, ServiceError};
 use crate::http::Caller;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_api::ReloadReport;
-use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, PlanChange, ServePlan};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, KeyChange, PlanChange, ServePlan};
 
 /// How long the report waits for disks that come: a little more than connecting to an NBD server may take.
 const OPEN_WAIT: Duration = Duration::from_secs(15);
@@ -41,24 +41,23 @@ impl Service {
         if !detach_most {
             check_detached(&change.removed, now.disks.len())?;
         }
-        let mut report = ReloadReport {
-            needs_restart: change.needs_restart.clone(),
-            changed: change.changed.iter().map(ToString::to_string).collect(),
-            ..ReloadReport::default()
-        };
+        let mut report = ReloadReport { needs_restart: change.needs_restart.clone(), ..ReloadReport::default() };
         self.detach_removed(&change.removed, &mut report)?;
-        let result = match result.beside_going(&self.plan()) {
-            Ok(result) => result,
+        // What tries have left behind of disks that wait goes, too; those disks begin anew, as all that wait do.
+        self.all_waiting().iter().filter(|w| w.has_left()).for_each(|w| self.let_go_waiting(w));
+        let wanted = result.beside_going(&self.plan());
+        // Those that stay take their new shares, so that there is room for those that come.
+        let reached = wanted.and_then(|wanted| Ok((self.apply(wanted.clone(), |_| false)?, wanted)));
+        let (result, wanted) = match reached {
+            Ok(reached) => reached,
             // Nothing else of the file is done: those that wait still do, and a reload tries all of it again.
             Err(e) => {
                 report.failed.push(format!("the rest of the file: {e}"));
-                report.changed.clear();
                 return Ok(report);
             }
         };
         self.forget_waiting(|_| true);
-        // Those that stay take their new shares, so that there is room for those that come.
-        self.apply(&result);
+        self.report_changes(&change, &wanted, &result, &mut report);
         self.follow_sections(&change, &result, &mut report);
         self.adopt(result);
         self.hurry_shares();
@@ -116,12 +115,26 @@ impl Service {
         for name in removed {
             let disk = self.find(name)?;
             let without = self.plan().without_disk(name)?;
-            if !self.detach(&without, &disk) {
+            if !self.detach(without, &disk) {
                 report.failed.push(format!("{name}: its image does not answer; it goes when it does"));
             }
             report.removed.push(name.clone());
         }
         Ok(())
+    }
+
+    /// What has changed, and of which disks nothing has, because their workers could not be told: `reached` is what is
+    /// served in place of what was `wanted`.
+    fn report_changes(&self, change: &PlanChange, wanted: &ServePlan, reached: &ServePlan, report: &mut ReloadReport) {
+        let disks = self.disks();
+        let stays: Vec<_> = disks.iter().filter(|d| !reached.has_alike(wanted, &d.info().name)).collect();
+        let done = |c: &&KeyChange| !stays.iter().any(|d| c.place == format!("disk \"{}\": ", d.info().name));
+        report.changed = change.changed.iter().filter(done).map(ToString::to_string).collect();
+        for disk in &stays {
+            let silent = ServiceError::Silent { worker: disk.worker_number() };
+            let name = &disk.info().name;
+            report.failed.push(format!("{name}: {silent}. What the file changes of it is for the next reload"));
+        }
     }
 
     /// What is not of disks.

@@ -10,7 +10,7 @@ use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
 use crate::latency::Histogram;
-use crate::worker::{Asker, ReadsBetween, Worker};
+use crate::worker::{Asker, Gone, ReadsBetween, Worker};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -179,8 +179,7 @@ impl Service {
                 moved.push((disk, at));
             }
         }
-        let disks: Vec<_> = moved.iter().map(|m| m.0.clone()).collect();
-        if disks.is_empty() {
+        if moved.is_empty() {
             return;
         }
         // Of disks that keep their blocks together all are moved at once.
@@ -191,29 +190,12 @@ impl Service {
             let all = if mates.is_empty() { vec![at] } else { mates };
             groups.entry(all[0]).or_insert((disk, all));
         }
-        let sum = |plans: &[DiskPlan], all: &[usize]| all.iter().map(|&at| plans[at].share_bytes).sum::<u64>();
-        let mut groups: Vec<_> = groups.into_values().collect();
-        groups.sort_by_key(|(_, all)| sum(&plan.disks, all) > sum(&before, all));
-        for (disk, all) in groups {
-            let of = |plans: &[DiskPlan]| all.iter().map(|&at| plans[at].clone()).collect::<Vec<_>>();
-            let (id, wanted, had) = (disk.id(), of(&plan.disks), of(&before));
-            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, wanted, &had));
-            match set {
-                Ok(Ok(set)) => {
-                    for (&at, set) in all.iter().zip(set) {
-                        // Who gives has not given all of it yet: the next step tries again.
-                        manager.moving |= set.share_bytes < plan.disks[at].share_bytes;
-                        plan.disks[at] = set;
-                    }
-                }
-                Ok(Err(refused)) => {
-                    tracing::debug!(disk = disk.info().name, "its share waits: {refused}");
-                    all.iter().for_each(|&at| plan.disks[at].clone_from(&before[at]));
-                    manager.moving = true;
-                }
-                Err(_) => return,
-            }
-        }
+        let all = groups.values().map(|(_, all)| all.clone()).collect();
+        manager.moving |= move_groups(&mut plan.disks, &before, all, |all, wanted, had| {
+            let disk = &groups[&all[0]].0;
+            let id = disk.id();
+            disk.host().worker.call(move |w| set_shares(w.core(), id, wanted, &had))
+        });
         self.adopt(plan);
     }
 
@@ -389,6 +371,42 @@ fn set_shares(
     }
 }
 
+/// What came of a move: the plans of what disks have got, or why they have what they had.
+type Moved = Result<Result<Vec<DiskPlan>, SetPartsError>, Gone>;
+
+/// Moves the shares of `before` to those of `plans` with `set`, disk by disk and group by group of those that keep
+/// their blocks together, those that shrink first; `plans` are what was got then. Whether it has to be tried again: who
+/// gives has not given all of it yet, or his worker does not answer. What others have moved stands, or it would be
+/// given twice.
+fn move_groups(
+    plans: &mut [DiskPlan],
+    before: &[DiskPlan],
+    mut groups: Vec<Vec<usize>>,
+    mut set: impl FnMut(&[usize], Vec<DiskPlan>, Vec<DiskPlan>) -> Moved,
+) -> bool {
+    let of = |plans: &[DiskPlan], all: &[usize]| all.iter().map(|&at| plans[at].clone()).collect::<Vec<_>>();
+    let sum = |plans: &[DiskPlan], all: &[usize]| all.iter().map(|&at| plans[at].share_bytes).sum::<u64>();
+    groups.sort_by_key(|all| sum(plans, all) > sum(before, all));
+    let mut again = false;
+    for all in groups {
+        let why = match set(&all, of(plans, &all), of(before, &all)) {
+            Ok(Ok(got)) => {
+                for (&at, got) in all.iter().zip(got) {
+                    again |= got.share_bytes < plans[at].share_bytes;
+                    plans[at] = got;
+                }
+                continue;
+            }
+            Ok(Err(refused)) => refused.to_string(),
+            Err(gone) => gone.to_string(),
+        };
+        tracing::debug!(disk = before[all[0]].name, "its share waits: {why}");
+        all.iter().for_each(|&at| plans[at].clone_from(&before[at]));
+        again = true;
+    }
+    again
+}
+
 /// What a disk answered: its reads since it was asked last, and what it and its ranges were measured to need.
 type Answered = Option<(ReadsBetween, Vec<Answer>)>;
 
@@ -481,5 +499,33 @@ impl Times {
             miss_us: misses.map_or(0.0, |m| m.mean_ns() / 1e3),
             slow_misses: misses.zip(p99).map_or(0.0, |(m, most)| m.part_above(most.as_nanos() as u64)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::plan_for_tests::plan;
+
+    #[test]
+    fn a_worker_that_falls_silent_leaves_what_others_have_moved_as_it_is() {
+        let before = plan(&["grows", "silent", "gives"]).disks;
+        let share = |disk: &DiskPlan, bytes: u64| DiskPlan { share_bytes: bytes, ..disk.clone() };
+        let had: Vec<u64> = before.iter().map(|d| d.share_bytes).collect();
+        let wanted = [had[0] + 200, had[1] - 100, had[2] - 300];
+        let mut plans: Vec<_> = before.iter().zip(wanted).map(|(disk, bytes)| share(disk, bytes)).collect();
+        let mut asked = Vec::new();
+        let again = move_groups(&mut plans, &before, vec![vec![0], vec![1], vec![2]], |all, wanted, _| {
+            asked.push(all[0]);
+            match all[0] {
+                0 => Ok(Ok(vec![share(&before[0], had[0] + 150)])),
+                1 => Err(Gone::Silent),
+                _ => Ok(Ok(wanted)),
+            }
+        });
+        assert!(again);
+        assert_eq!(asked, [1, 2, 0], "those that shrink come first");
+        let bytes: Vec<u64> = plans.iter().map(|d| d.share_bytes).collect();
+        assert_eq!(bytes, [had[0] + 150, had[1], had[2] - 300]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the order. Never serves a request. Invariant: what failed half-way is taken back.
 
-use super::disk::{self, Opened};
+use super::disk::{self, Opened, Unserved};
 use super::locks::{Ordered, Rank};
 use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
@@ -23,7 +23,7 @@ use undercroft_hostmem::pressure::{Roots, Watch};
 #[derive(Default)]
 struct Images {
     opened: Vec<Opened>,
-    waiting: Vec<(DiskPlan, ServiceError)>,
+    waiting: Vec<(DiskPlan, Unserved)>,
     /// Those that nobody waits for, because they do not answer.
     silent: Vec<DiskPlan>,
     errors: Vec<ServiceError>,
@@ -42,7 +42,7 @@ impl Service {
         for (disk, result) in plan.disks.iter().zip(open_all(&plan, may_wait)) {
             match result {
                 Some(Ok(o)) => images.opened.push(o),
-                Some(Err(e)) => images.failed(disk.clone(), e, may_wait),
+                Some(Err(e)) => images.failed(disk.clone(), e.into(), may_wait),
                 None => images.silent.push(disk.clone()),
             }
         }
@@ -65,7 +65,9 @@ impl Service {
             return Err(images.errors);
         }
         service.begin(content_key);
-        images.waiting.iter().for_each(|(disk, why)| service.let_wait(disk, why));
+        for (disk, unserved) in images.waiting {
+            service.let_wait(&disk, unserved);
+        }
         for disk in &images.silent {
             tracing::error!(disk = disk.name, "its image does not answer; the disk waits until it does");
             service.let_come(disk);
@@ -120,7 +122,7 @@ impl Service {
             let own = o.plan.clone();
             match self.put_on_worker(o) {
                 Ok(disk) => write(&self.disks).push(disk),
-                Err(e) => images.failed(own, e, may_wait),
+                Err(e) => images.failed(own, e.into(), may_wait),
             }
         }
         let plan = self.plan();
@@ -128,14 +130,15 @@ impl Service {
         let by_name = plan.by_name();
         for disk in self.disks() {
             let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
-            let Err(e) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else {
+            let Err(why) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else {
                 continue;
             };
+            let mut unserved = Unserved::from(why);
             if may_wait {
-                disk.detach();
+                unserved.left = disk.detach();
                 write(&self.disks).retain(|d| !Arc::ptr_eq(d, &disk));
             }
-            images.failed(own.clone(), e, may_wait);
+            images.failed(own.clone(), unserved, may_wait);
         }
     }
 
@@ -156,11 +159,11 @@ impl Service {
 
 impl Images {
     /// A disk cannot be served now.
-    fn failed(&mut self, disk: DiskPlan, e: ServiceError, may_wait: bool) {
+    fn failed(&mut self, disk: DiskPlan, unserved: Unserved, may_wait: bool) {
         if may_wait {
-            self.waiting.push((disk, e));
+            self.waiting.push((disk, unserved));
         } else {
-            self.errors.push(e);
+            self.errors.push(unserved.why);
         }
     }
 }

@@ -3,10 +3,12 @@
 //!
 //! Owns the list of them and the pace of trying. Never serves: a disk that opens becomes one of the service's.
 //! Invariants: a disk waits or is served, never both; its share stays its own meanwhile; it has neither a socket nor an
-//! export, so that a guest sees no disk rather than one that fails.
+//! export, so that a guest sees no disk rather than one that fails. What a try has left on a worker has that share:
+//! until it is gone there is no other try.
 
+use super::disk::{Going, Unserved};
 use super::shown;
-use super::{ServedDisk, Service, ServiceError, disk, lock, write};
+use super::{ServedDisk, Service, disk, lock, write};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use undercroft_api::DiskStatus;
@@ -27,9 +29,19 @@ struct Trying {
     why: String,
     tries: u32,
     next: Instant,
+    /// Whether the last try has left something on a worker that does not go.
+    left: bool,
+    /// Bytes that this has, once nobody wants the disk any more.
+    goes: Option<u64>,
     /// Nobody wants it any more.
     over: bool,
     served: bool,
+}
+
+impl Trying {
+    fn begin() -> Self {
+        Self { why: String::new(), tries: 0, next: Instant::now(), left: false, goes: None, over: false, served: false }
+    }
 }
 
 /// What came of the first try.
@@ -59,6 +71,10 @@ impl WaitingDisk {
         if trying.tries == 0 {
             return "its image is being opened".to_owned();
         }
+        if trying.left {
+            let until = "what the last try opened is closed, for which its image has to answer";
+            return format!("{} (it is tried again when {until})", trying.why);
+        }
         let seconds = trying.next.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
         let times = if trying.tries == 1 { "once".to_string() } else { format!("{} times", trying.tries) };
         format!("{} (tried {times}, again in {seconds} s)", trying.why)
@@ -73,6 +89,32 @@ impl WaitingDisk {
         trying.why = why;
         self.changed.notify_all();
         news
+    }
+
+    /// Whether a try has left something on a worker that has the disk's share.
+    pub(super) fn has_left(&self) -> bool {
+        lock(&self.trying).left
+    }
+
+    /// Notes that this has so many bytes, and that nobody wants the disk.
+    pub(super) fn leaves(&self, bytes: u64) {
+        lock(&self.trying).goes = Some(bytes);
+    }
+
+    /// Notes that this is gone. What it had, if nobody wants the disk any more.
+    pub(super) fn nothing_left(&self) -> Option<u64> {
+        let mut trying = lock(&self.trying);
+        trying.left = false;
+        trying.goes.take()
+    }
+
+    /// Says why it is not served, and `what` comes of that; only if it is news.
+    fn said(&self, why: &str, what: &str) {
+        if self.failed(why.to_owned()) {
+            tracing::error!(disk = self.name, "{why}; {what}");
+        } else {
+            tracing::debug!(disk = self.name, "{why}; it waits still");
+        }
     }
 
     /// Its name.
@@ -127,35 +169,43 @@ fn pause(tries: u32) -> Duration {
 }
 
 impl Service {
-    /// Lets a disk of the plan wait, because of `why`, and tries it again from time to time.
-    pub(super) fn let_wait(&self, plan: &DiskPlan, why: &ServiceError) {
+    /// Lets a disk of the plan wait, because of what came of a try, and tries it again from time to time.
+    pub(super) fn let_wait(&self, plan: &DiskPlan, unserved: Unserved) -> Arc<WaitingDisk> {
+        let Unserved { why, left } = unserved;
         tracing::error!(disk = plan.name, "{why}; {WAITS}");
         let next = Instant::now() + FIRST_PAUSE;
-        self.begin_trying(plan, Trying { why: why.to_string(), tries: 1, next, over: false, served: false });
+        let trying = Trying { why: why.to_string(), tries: 1, next, left: left.is_some(), ..Trying::begin() };
+        self.begin_trying(plan, trying, left)
     }
 
     /// Opens and serves a disk of the plan, without keeping anybody; if that fails, it waits.
     pub(super) fn let_come(&self, plan: &DiskPlan) -> Arc<WaitingDisk> {
-        let trying = Trying { why: String::new(), tries: 0, next: Instant::now(), over: false, served: false };
-        self.begin_trying(plan, trying)
+        self.begin_trying(plan, Trying::begin(), None)
     }
 
-    fn begin_trying(&self, plan: &DiskPlan, trying: Trying) -> Arc<WaitingDisk> {
+    fn begin_trying(&self, plan: &DiskPlan, trying: Trying, mut left: Option<Going>) -> Arc<WaitingDisk> {
         let waiting =
             Arc::new(WaitingDisk { name: plan.name.clone(), trying: Mutex::new(trying), changed: Condvar::new() });
         self.waiting.lock().push(waiting.clone());
         let (service, its) = (self.me.clone(), waiting.clone());
         let thread = std::thread::Builder::new().name("undercroft-open".into()).spawn(move || {
-            while its.is_due() {
+            loop {
+                if let Some(going) = left.take() {
+                    going.wait();
+                    let Some(service) = service.upgrade() else { return };
+                    service.left_is_gone(&its);
+                }
+                if !its.is_due() {
+                    return;
+                }
                 let Some(service) = service.upgrade() else { return };
                 let first = lock(&its.trying).tries == 0;
                 match service.try_again(&its) {
                     Ok(served) => return its.done(served),
-                    Err(e) if its.failed(e.to_string()) => {
-                        let waits = if first { WAITS } else { "it waits" };
-                        tracing::error!(disk = its.name, "{e}; {waits}");
+                    Err(unserved) => {
+                        left = unserved.left;
+                        its.said(&unserved.why.to_string(), if first { WAITS } else { "it waits" });
                     }
-                    Err(e) => tracing::debug!(disk = its.name, "{e}; it waits still"),
                 }
             }
         });
@@ -170,7 +220,7 @@ impl Service {
     }
 
     /// Opens and serves a disk that waits. False if nobody wants it any more.
-    fn try_again(&self, waiting: &Arc<WaitingDisk>) -> Result<bool, ServiceError> {
+    fn try_again(&self, waiting: &Arc<WaitingDisk>) -> Result<bool, Unserved> {
         let deduplicate = self.plan().store.deduplicate;
         let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(false) };
         // This may take long, and others may want to change disks meanwhile.
@@ -182,7 +232,9 @@ impl Service {
             return Ok(false);
         }
         opened.plan = plan.clone();
-        let served = self.serve_opened(opened, &now)?;
+        let served = self.serve_opened(opened, &now).inspect_err(|unserved| {
+            lock(&waiting.trying).left = unserved.left.is_some();
+        })?;
         self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
         // In the order of the plan, whichever opens first.
         let place = now.disks.iter().position(|d| d.name == waiting.name);
@@ -203,17 +255,14 @@ impl Service {
         &self,
         opened: disk::Opened,
         plan: &undercroft_config::ServePlan,
-    ) -> Result<Arc<ServedDisk>, ServiceError> {
+    ) -> Result<Arc<ServedDisk>, Unserved> {
         let own = opened.plan.clone();
         let served = self.put_on_worker(opened)?;
         // Before its first request can come.
         self.record_too(&own, &served);
         match served.listen(&self.event_loop, &own, plan.daemon.disk_access, &self.guest_room) {
             Ok(()) => Ok(served),
-            Err(e) => {
-                served.detach();
-                Err(e)
-            }
+            Err(why) => Err(Unserved { why, left: served.detach() }),
         }
     }
 
