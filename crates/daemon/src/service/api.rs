@@ -173,11 +173,32 @@ impl Daemon for Service {
 
 /// The disk of `plan` that is not in `before`.
 fn added<'a>(before: &ServePlan, plan: &'a ServePlan) -> Result<&'a DiskPlan, ControlError> {
-    plan.disks.iter().find(|d| before.find(&d.name).is_none()).ok_or_else(|| {
+    let had = before.by_name();
+    plan.disks.iter().find(|d| !had.contains_key(d.name.as_str())).ok_or_else(|| {
         ControlError::new(
             ControlErrorKind::Conflict,
             "there is a disk of that name already",
             "detach it first, or give this one another name",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::silent_tests::two_vms;
+    use super::*;
+
+    #[test]
+    fn a_disk_may_have_a_name_that_another_has_within_its_vm() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = Service::start(two_vms(dir.path())).unwrap();
+        let image = dir.path().join("a.raw").display().to_string();
+        let spec = DiskSpec { name: "a".into(), image, read_only: Some(true), ..DiskSpec::default() };
+        let spec = DiskSpec { socket: Some(dir.path().join("other.sock")), ..spec };
+        let attached = service.add_disk(spec.clone(), &Caller::Signal).unwrap();
+        assert_eq!((attached.name.as_str(), attached.vm), ("a", None));
+        let e = service.add_disk(spec, &Caller::Signal).unwrap_err();
+        assert!(e.error.contains("there is a disk of that name already"), "{e}");
+        service.shut_down();
+    }
 }
