@@ -41,7 +41,8 @@ pub enum Access {
 /// left it when its next request comes.
 #[repr(C)]
 pub struct Index<K: PolicySet = PolicyKind> {
-    /// Neither tiers nor parts, nor is the number of slots changing: one question for all on the way to a hit.
+    /// Neither blocks in tiers nor parts, nor is the number of slots changing: one question for all on the way to a
+    /// hit.
     pub(crate) plain: bool,
     /// The present disk has tiers.
     pub(crate) tiered: bool,
@@ -62,7 +63,7 @@ pub struct Index<K: PolicySet = PolicyKind> {
     pub(crate) origins: Option<Box<Origins>>,
     /// Slots that there may ever be; 0 if nobody said.
     pub(crate) most: u32,
-    /// Tables of policies become larger or smaller, or their queues another length.
+    /// Tables of policies become larger or smaller, or their queues another length, or slots leave the tiers.
     pub(crate) moves: bool,
 }
 
@@ -176,7 +177,7 @@ impl<K: PolicySet> Index<K> {
     }
 
     fn is_plain(&self) -> bool {
-        self.tiers.is_none() && self.parts.is_none() && !self.slots.is_resizing()
+        self.tiers.as_ref().is_none_or(|t| t.are_idle()) && self.parts.is_none() && !self.slots.is_resizing()
     }
 
     /// Chooses the way to a hit: what it depends on has changed.

@@ -63,8 +63,7 @@ impl<K: PolicySet> Index<K> {
         (self.origins.is_none() || origin_of(key) == self.origin).then_some(key ^ self.origin)
     }
 
-    /// Whether the tables of tiers are wanted, now that this disk wants them or not. What it has in tiers becomes the
-    /// policy's where it does not, the coldest first.
+    /// Whether the tables of tiers are wanted, now that this disk wants them or not.
     pub(super) fn note_tiered(&mut self, on: bool) -> bool {
         let origin = self.origin;
         let Some(origins) = &mut self.origins else {
@@ -75,13 +74,8 @@ impl<K: PolicySet> Index<K> {
         if on {
             origins.tiered.push(origin);
         }
-        let any = !origins.tiered.is_empty();
-        if !on && any && self.tiered {
-            let own: Vec<Slot> = self.coldest().filter(|b| b.tier != Tier::Hot).map(|b| b.slot).collect();
-            own.into_iter().for_each(|slot| self.set_tier(slot, Tier::Hot));
-        }
         self.tiered = on;
-        any
+        !origins.tiered.is_empty()
     }
 
     /// The block of the present disk that lapsed longest ago; `key` lapsed just now, if there is one.
@@ -103,7 +97,8 @@ impl<K: PolicySet> Index<K> {
         let mut order = Vec::new();
         let mut see = |slot: Slot| {
             if let Some(block) = self.own(self.slots.keys()[slot as usize]) {
-                order.push(Placed { block, slot, tier: self.tier(slot) });
+                let tier = if self.tiered { self.tier(slot) } else { Tier::Hot };
+                order.push(Placed { block, slot, tier });
             }
         };
         for part in 0..self.tiers.as_ref().map_or(0, |t| t.parts()) {

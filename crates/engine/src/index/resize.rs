@@ -72,7 +72,8 @@ impl<K: PolicySet> Index<K> {
         self.slots.is_resizing()
     }
 
-    /// Whether [`Index::step`] has something to do: the number of slots is changing, or what policies keep beside them.
+    /// Whether [`Index::step`] has something to do: the number of slots is changing, or what policies keep beside them,
+    /// or slots leave the tiers.
     pub fn is_moving(&self) -> bool {
         self.moves || self.is_resizing()
     }
@@ -95,7 +96,7 @@ impl<K: PolicySet> Index<K> {
             self.settle();
         }
         if self.moves {
-            let done = self.step_policies(&mut left);
+            let done = self.step_policies(&mut left) && self.step_leaving(&mut left);
             self.moves = self.release(by) || !done;
             self.line_up();
         }
@@ -149,6 +150,7 @@ impl<K: PolicySet> Index<K> {
 
     /// What policies keep follows at once.
     pub(super) fn finish_policies(&mut self) {
+        self.finish_leaving();
         while !self.step_policies(&mut { u32::MAX }) {}
         self.moves = false;
         self.line_up();

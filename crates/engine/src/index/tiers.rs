@@ -10,6 +10,9 @@
 //! in that what the guest has is first to go; what is new is that demotions are inferred, and prepared for.
 
 use crate::index::Access;
+mod leaving;
+
+use self::leaving::{Leaving, Whose};
 use crate::index::Index;
 use crate::index::parts::policy_of;
 use crate::index::ranges::PartId;
@@ -47,6 +50,10 @@ pub(crate) struct Tiers {
     of: Vec<Lists>,
     /// The key of the block that last lost its slot while on probation.
     lapsed: Option<u64>,
+    /// Some disk has tiers. Where none has, they stay for the next time.
+    used: bool,
+    /// Whose slots are to become the policy's.
+    leave: Whose,
 }
 
 /// The tiers of one part.
@@ -54,6 +61,8 @@ pub(crate) struct Tiers {
 struct Lists {
     cold: List,
     probation: List,
+    /// Those that are to leave either.
+    leaving: [Leaving; 2],
     /// Slots that probation may take from hot blocks.
     share: u32,
 }
@@ -65,14 +74,14 @@ impl Tiers {
     fn new(capacity: u32, most: u32, parts: usize) -> Self {
         let (slots, most) = (capacity as usize, most as usize);
         let (links, marks) = (Links::with_room(slots, most), Array::zeroed(slots, most));
-        let mut tiers = Self { links, marks, of: Vec::new(), lapsed: None };
+        let mut tiers = Self { links, marks, of: Vec::new(), lapsed: None, used: true, leave: Whose::Nobodys };
         tiers.set_parts(parts);
         tiers
     }
 
     /// There are `parts` parts; those that are gone have nothing in their tiers.
     pub fn set_parts(&mut self, parts: usize) {
-        let new = || Lists { cold: List::new(), probation: List::new(), share: 0 };
+        let new = || Lists { cold: List::new(), probation: List::new(), leaving: [Leaving::NONE; 2], share: 0 };
         self.of.reserve_exact(parts.saturating_sub(self.of.len()));
         self.of.resize_with(parts, new);
         self.of.shrink_to_fit();
@@ -122,6 +131,9 @@ impl Tiers {
         let mark = self.marks[slot as usize];
         if mark & (COLD | PROBATION) != 0 {
             self.marks[slot as usize] = 0;
+            if self.are_leaving() {
+                self.note_taken(part, mark, slot);
+            }
             let (list, links) = self.list(part, mark);
             list.remove(links, slot);
         }
@@ -134,6 +146,9 @@ impl Tiers {
             return false;
         }
         self.marks[to as usize] = mark;
+        if self.are_leaving() {
+            self.note_moved(part, mark, from, to);
+        }
         let (list, links) = self.list(part, mark);
         list.replace(links, from, to);
         true
@@ -179,6 +194,7 @@ impl Tiers {
             }
             held += of.cold.len() + of.probation.len();
         }
+        self.check_leaving();
         let marked = self.marks.iter().filter(|&&m| m & (COLD | PROBATION) != 0).count();
         assert_eq!(marked, held as usize, "slots with a mark of a tier");
         held
@@ -192,13 +208,18 @@ impl Tiers {
 }
 
 impl<K: PolicySet> Index<K> {
-    /// Gives the index tiers, or takes them away; blocks in them then become the policy's. Allocates 9 bytes a slot.
+    /// Gives the index tiers, or takes them away. Allocates 9 bytes a slot, which the kernel brings as they are
+    /// touched.
     ///
-    /// Of several disks, this is about the present one; the tables stay while any has tiers.
+    /// Blocks in tiers that are taken away become the policy's: at once in an index that was made without room to grow;
+    /// in others by [`Index::step`], until when they go as early as before. There the memory stays for the next time.
+    ///
+    /// Of several disks, this is about the present one.
     pub fn set_tiers(&mut self, on: bool) {
+        let had = self.tiered;
         let any = self.note_tiered(on);
-        match (any, self.tiers.take()) {
-            (true, None) => {
+        match &mut self.tiers {
+            None if any => {
                 let parts = self.parts.as_ref().map_or(1, |p| p.count());
                 let mut tiers = Tiers::new(self.capacity(), self.most, parts);
                 match &self.parts {
@@ -207,17 +228,15 @@ impl<K: PolicySet> Index<K> {
                 }
                 self.tiers = Some(Box::new(tiers));
             }
-            (true, tiers) => self.tiers = tiers,
-            (false, None) => {}
-            (false, Some(tiers)) => {
-                // the coldest first, so that they are the oldest to the policy
-                for part in 0..tiers.of.len() {
-                    for slot in tiers.slots_of(part) {
-                        self.insert_hot(PartId(part as u8), slot, Seen::Never);
-                    }
+            None => {}
+            Some(tiers) => {
+                tiers.used = any;
+                if had && !on {
+                    tiers.begin_leaving(any.then_some(self.origin));
                 }
             }
         }
+        self.leave_tiers();
         self.choose_way();
     }
 
@@ -251,9 +270,12 @@ impl<K: PolicySet> Index<K> {
         [self.len() - probation - cold, probation, cold]
     }
 
-    /// Moves an occupied slot to a tier. Without tiers, does nothing.
+    /// Moves an occupied slot to a tier. Without tiers for the present disk there is one tier, the policy's.
     #[inline]
     pub fn set_tier(&mut self, slot: Slot, tier: Tier) {
+        if !self.tiered && tier != Tier::Hot {
+            return;
+        }
         let part = self.part_of_slot(slot);
         let Some(tiers) = &mut self.tiers else { return };
         let mark = tiers.take(part, slot);
@@ -285,6 +307,7 @@ impl<K: PolicySet> Index<K> {
     /// Puts `block` in a tier: moves it there, or gives it a slot if one can be had for that tier. A cold block takes
     /// free slots and other cold blocks' only; one on probation those as well, and its share of the hot ones'.
     pub fn place(&mut self, block: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
+        let tier = if self.tiered { tier } else { Tier::Hot };
         let key = block | self.origin;
         let hash = self.slots.hash(key);
         match self.slots.find(key, hash) {

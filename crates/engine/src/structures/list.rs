@@ -37,6 +37,11 @@ impl Links {
         self.0[slot as usize][NEWER]
     }
 
+    /// The neighbour of `slot` towards the tail, or `NIL`.
+    pub fn older(&self, slot: u32) -> u32 {
+        self.0[slot as usize][OLDER]
+    }
+
     /// Reads the places of these slots (or `NIL`) and those beside them, to no other effect.
     #[inline]
     pub fn read_ahead(&self, slots: &[u32]) {
@@ -102,6 +107,11 @@ impl List {
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// The newest slot, or `NIL`.
+    pub fn head(&self) -> u32 {
+        self.head
     }
 
     /// The oldest slot, or `NIL`.

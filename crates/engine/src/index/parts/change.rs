@@ -31,6 +31,7 @@ impl<K: PolicySet> Index<K> {
     ) -> Result<(), PartsError> {
         let map = RangeMap::new(ranges, disk_blocks)?;
         let accounts = accounts_of(&map, settings, whole_blocks)?;
+        self.finish_leaving();
         let key = self.slots.hash_key();
         let mut parts = match self.parts.take() {
             Some(parts) => parts,
@@ -125,6 +126,7 @@ impl<K: PolicySet> Index<K> {
 
     /// Makes the index one again. Every block keeps its slot and is the first policy's.
     pub fn clear_parts(&mut self) {
+        self.finish_leaving();
         let Some(parts) = &mut self.parts else { return };
         parts.map = RangeMap::default();
         for a in &mut parts.accounts[1..] {

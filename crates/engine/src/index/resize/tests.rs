@@ -109,9 +109,13 @@ proptest! {
         kind in prop::sample::select(PolicyKind::ALL.to_vec()),
         capacity in 0u32..80,
         parts: bool,
+        room: bool,
         steps in prop::collection::vec(any_step(120), 0..500),
     ) {
-        let mut rig = Rig { index: Index::new(kind, capacity), model: BTreeMap::new() };
+        let key = HashKey::from_seed(1);
+        // One with room to grow leaves its tiers in steps.
+        let index = if room { Index::with_room(kind, capacity, 1000, key) } else { Index::new(kind, capacity) };
+        let mut rig = Rig { index, model: BTreeMap::new() };
         if parts {
             let ranges = [PartRange { first: 30, blocks: 40, part: PartId(2) }];
             let settings = [PartSetting { part: PartId(2), policy: kind, share_blocks: capacity / 2 }];
@@ -125,7 +129,7 @@ proptest! {
             rig.index.check();
         }
         rig.index.set_limit(u32::MAX);
-        if !parts && !rig.index.has_tiers() {
+        if !parts && !room && !rig.index.has_tiers() {
             let new = Index::new(rig.index.kind(), rig.index.capacity());
             prop_assert_eq!(rig.index.memory_bytes(), new.memory_bytes());
         }
@@ -133,6 +137,68 @@ proptest! {
             rig.step(&Step::Read(block));
         }
     }
+}
+
+/// Blocks in tiers that are taken away become the policy's a bounded number at a time, those that were colder first;
+/// what comes into tiers that are there again meanwhile stays.
+#[test]
+fn tiers_that_go_are_left_in_steps() {
+    for kind in PolicyKind::ALL {
+        let mut index = Index::with_room(kind, 4000, 8000, HashKey::from_seed(1));
+        index.set_tiers(true);
+        for block in 0..3000u64 {
+            index.access(block, Access::Take, |_| true);
+        }
+        assert_eq!(index.tier_lens(), [0, 0, 3000]);
+        index.set_tiers(false);
+        assert_eq!(index.tier_lens(), [0, 0, 3000], "nothing has moved yet");
+        let mut steps = 0;
+        while !index.step(100, &mut KeepAll, |_, _| {}) {
+            steps += 1;
+            assert_eq!(index.tier_lens(), [100 * steps, 0, 3000 - 100 * steps], "{kind}");
+            index.check();
+            if steps == 10 {
+                // Its guest has come back: what that takes now is the guest's, not what another one held.
+                index.set_tiers(true);
+                (2000..2010).chain(3000..3010).for_each(|b| _ = index.access(b, Access::Take, |_| true));
+                index.access(2500, Access::Read, |_| true);
+                assert_eq!(index.tier_lens(), [1001, 0, 2009], "{kind}");
+                break;
+            }
+        }
+        while !index.step(100, &mut KeepAll, |_, _| {}) {
+            index.check();
+        }
+        assert_eq!((steps, index.tier_lens()), (10, [2990, 0, 20]), "{kind}");
+        index.set_tiers(false);
+        while !index.step(7, &mut KeepAll, |_, _| {}) {}
+        index.check();
+        assert_eq!((index.tier_lens(), index.is_moving()), ([3010, 0, 0], false));
+        assert_eq!(index.coldest_first().len(), 3010);
+    }
+}
+
+/// Disks that share an index leave their tiers each for itself.
+#[test]
+fn one_disk_of_several_leaves_its_tiers_in_steps() {
+    let mut index = Index::with_room(PolicyKind::Lru, 4000, 8000, HashKey::from_seed(1));
+    for disk in [1, 2] {
+        index.set_origin(disk * crate::ORIGIN_STEP);
+        index.set_tiers(true);
+        (0..1000).for_each(|b| _ = index.access(b, Access::Take, |_| true));
+    }
+    index.set_origin(crate::ORIGIN_STEP);
+    index.set_tiers(false);
+    let mut steps = 0;
+    while !index.step(100, &mut KeepAll, |_, _| {}) {
+        steps += 1;
+        index.check();
+        assert!(index.tier_lens()[0] <= 100 * steps);
+    }
+    assert_eq!((steps, index.tier_lens()), (20, [1000, 0, 1000]));
+    assert!((0..1000).all(|b| index.tier(index.peek(b).unwrap()) == crate::Tier::Hot));
+    index.set_origin(2 * crate::ORIGIN_STEP);
+    assert!(index.has_tiers() && (0..1000).all(|b| index.tier(index.peek(b).unwrap()) == crate::Tier::Cold));
 }
 
 /// With room for all there may be, nothing is copied and all memory comes back, for every policy.
