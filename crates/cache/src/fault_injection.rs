@@ -161,6 +161,8 @@ pub enum Bug {
     TableOutlivesMap,
     /// What is known of a disk's blocks in guest pages outlives the disk.
     TableOutlivesDisk,
+    /// Nobody pays for a table of guest pages that serves nobody any more.
+    OldTableUnpaid,
     /// Nobody is told of copies of guest pages that do not hold their block.
     FailedCopiesForgotten,
     /// The pages of a long read are taken to be beside each other.
@@ -175,7 +177,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 68] = [
+    pub const ALL: [Bug; 69] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -239,6 +241,7 @@ impl Bug {
         Bug::PageOfWrongDisk,
         Bug::TableOutlivesMap,
         Bug::TableOutlivesDisk,
+        Bug::OldTableUnpaid,
         Bug::FailedCopiesForgotten,
         Bug::RunPagesAssumed,
         Bug::OffsetKeepsCache,

@@ -96,6 +96,15 @@ pub const EVICTION_BYTES: u64 = 1024;
 /// What it counts for among those bytes to look whether a block is cached, for one that is to be dropped if it is.
 pub const LOOK_BYTES: u64 = 64;
 
+/// Bytes of a table of guest pages that even the shortest step makes. Otherwise each counts as one that is copied.
+pub const TABLE_BYTES_MIN: u64 = 256;
+
+/// Bytes of such a table that one event gives back to the kernel at most.
+pub const TABLE_GIVE_BACK_BYTES: u64 = 256 * 1024;
+
+/// So many of them count for one that is copied: the kernel takes pages back faster than it brings them.
+pub const TABLE_GIVE_BACK_RATE: u64 = 16;
+
 /// Unused frames whose memory goes back to the kernel for each tick (16 MiB).
 pub const TRIM_FRAMES_PER_TICK: usize = 4096;
 

@@ -1,15 +1,25 @@
 //! The hot path does not allocate: counted by the allocator itself.
 //!
-//! One test in one process, so that nothing else allocates meanwhile on this thread; the counter is per thread.
+//! A program of its own, since the allocator is the program's. The counters are per thread, so that the tests do not
+//! see each other.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, Op, Request};
-use undercroft_engine::PolicyKind;
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, MemoryId, Op, Request, limits,
+};
+use undercroft_engine::{ExclusiveMode, GuestTable, PolicyKind};
 use undercroft_testkit::front::{Buffer, Front, block_request};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Bytes of the largest one.
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count(bytes: usize) {
+    ALLOCATIONS.with(|n| n.set(n.get() + 1));
+    LARGEST.with(|n| n.set(n.get().max(bytes)));
 }
 
 struct Counting;
@@ -17,7 +27,7 @@ struct Counting;
 // SAFETY: every call goes to the system allocator with the arguments it came with.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        count(layout.size());
         // SAFETY: as above.
         unsafe { System.alloc(layout) }
     }
@@ -26,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(p, layout) }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        count(size);
         // SAFETY: as above.
         unsafe { System.realloc(p, layout, size) }
     }
@@ -105,4 +115,31 @@ fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
         assert!(core.stats(DISK).backend_reads > misses + 2000, "{policy}: there were misses");
         assert_eq!(warm, 0, "{policy}: a miss or a write allocated");
     }
+}
+
+/// A guest that maps as much memory anew gets a table in the memory of the one before: nothing of that size is asked of
+/// the heap, which might have to clear it.
+#[test]
+fn a_table_of_guest_pages_is_taken_up_again_by_a_guest_of_as_many() {
+    const PAGES: u32 = 1 << 20;
+    let options = CoreOptions { step_bytes: limits::STEP_BYTES, ..CoreOptions::new(256 << 20) };
+    let mut core = Core::new(options).unwrap();
+    let options = DiskOptions::new(&Geometry::new(1 << 40), PolicyKind::Lru, 40_000);
+    core.add_disk(DISK, DiskOptions { exclusive: ExclusiveMode::Capture, ..options }).unwrap();
+    let mut front = Front::new(Buffer(vec![0; B as usize]));
+    let mut map = |memory: u64, pages: u32| {
+        LARGEST.with(|n| n.set(0));
+        core.share_guest(DISK, MemoryId(memory), pages);
+        while core.wants_spare() {
+            core.apply(Event::Spare { copies: false }, 0, &mut front);
+        }
+        assert!(core.exclusive(DISK).unwrap().table_bytes >= GuestTable::bytes_for(pages));
+        LARGEST.with(Cell::get)
+    };
+    assert!(map(1, PAGES) >= 16 << 20, "the pages alone");
+    for memory in 2..6 {
+        let largest = map(memory, PAGES);
+        assert!(largest < 1 << 20, "{largest} bytes were asked for at once");
+    }
+    assert!(map(6, PAGES / 2) >= 8 << 20);
 }

@@ -21,8 +21,8 @@ pub use curve::{
     Curve, LruCurve, LruCurveOptions, Meter, MeterOptions, PolicyCurve, PolicyCurveOptions, Served, Telemetry,
 };
 pub use guest::{
-    Copied, Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, RUN_MAX, Rescue, Run, Transfer, Ways,
-    residency,
+    Copied, Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, RUN_MAX, Rescue, Run, TableMemory,
+    Transfer, Ways, residency,
 };
 pub use index::origins::{ORIGIN_STEP, Placed, origin_of};
 pub use index::parts::PartSetting;

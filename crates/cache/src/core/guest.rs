@@ -1,29 +1,16 @@
 //! Calls of a core about the guests of its disks: which guest there is, what it holds, what the scanner has found.
 //!
-//! Owns who shares a table of guest pages, whether there is room for it, and who pays how much. Never reads guest
-//! memory. Invariants: disks with the same memory share one table, each paying in proportion to what its share allows,
-//! but for those that it brings nothing; a guest whose table was dropped for lack of room gets a new one once there is
-//! room for it; a block that left its guest is credited to the disk that it is a block of.
+//! Owns which disks have the same guest. Never reads guest memory, and never makes a table (`tables.rs` does).
+//! Invariants: disks with the same memory share one table; a block that left its guest is credited to the disk that it
+//! is a block of; no call takes longer for a guest with much memory than for one with little.
 
 use super::Core;
 use crate::content::ContentHash;
 use crate::disk::Cx;
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::store::guests::{GuestNumber, LEFT_BYTES, Left, NO_GUEST};
+use crate::store::guests::{Left, NO_GUEST};
 use crate::types::{DiskId, Effects, ExclusiveReport, MemoryId};
-use undercroft_engine::HashKey;
-use undercroft_engine::{ExclusiveMode, GuestTable};
-
-/// A table that was dropped for lack of room comes back once there is so much more than it needs: one part in so many.
-/// A share that moves to and fro would otherwise empty it each time.
-const MORE_PART: u64 = 4;
-
-/// A disk and its part in a table.
-struct Payer {
-    disk: DiskId,
-    /// What the table may take of its share; 0 for a disk that has no room for a part.
-    room: u64,
-}
+use undercroft_engine::ExclusiveMode;
 
 impl<P: FaultInjection> Core<P> {
     /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is
@@ -31,6 +18,9 @@ impl<P: FaultInjection> Core<P> {
     /// this guest; see [`Core::share_guest`]. The table of the pages, up to 40 bytes each, takes room from the disk's
     /// share; while that is more than a quarter of it, the cache is inclusive and [`Core::exclusive`] says why. Once
     /// the share has grown, the guest is followed again.
+    ///
+    /// A table that takes long to come (blocks go for it first, and the memory of the disk's former one is made as new)
+    /// comes in spare time: [`Core::wants_spare`]. Until then the guest is not followed.
     pub fn set_guest(&mut self, id: DiskId, pages: u32) {
         self.guest_is(id, None, pages);
     }
@@ -53,9 +43,13 @@ impl<P: FaultInjection> Core<P> {
             d.begin_session(arena);
         });
         if let Some(guest) = self.disk(id).map(|d| d.guest()) {
-            self.fit_guest(guest);
-            self.make_room(0);
+            self.follow_guest(guest);
         }
+        self.enlist(id);
+    }
+
+    /// Puts a disk on the list of those that want spare time, if it does.
+    fn enlist(&mut self, id: DiskId) {
         let Some(disk) = self.disk_mut(id) else { return };
         if disk.wants_spare() && disk.enlist() {
             self.spare.push_back(id);
@@ -70,8 +64,8 @@ impl<P: FaultInjection> Core<P> {
             d.set_guest(NO_GUEST);
             arena.guests.leave(guest, id);
         });
-        self.fit_guest(guest);
-        self.make_room(0);
+        self.follow_guest(guest);
+        self.enlist(id);
     }
 
     fn guest_is(&mut self, id: DiskId, memory: Option<MemoryId>, pages: u32) {
@@ -80,10 +74,12 @@ impl<P: FaultInjection> Core<P> {
             if memory.is_some() && (known.memory, known.pages) == (memory, pages) {
                 return;
             }
+            // That of a disk alone goes.
             if !self.faults.has(Bug::TableOutlivesMap)
+                && known.disks.len() > 1
                 && let Some(table) = self.arena.guests.table_mut(guest)
             {
-                table.clear();
+                table.forget_all();
             }
             self.leave_guest(id);
         }
@@ -93,10 +89,10 @@ impl<P: FaultInjection> Core<P> {
                 d.set_guest(guest);
             });
             if let Some(guest) = self.disk(id).map(|d| d.guest()) {
-                self.fit_guest(guest);
+                self.follow_guest(guest);
             }
         }
-        self.make_room(0);
+        self.enlist(id);
     }
 
     /// How the disk is kept exclusive of its guest from now on. Cached blocks stay; what the guest holds is learned
@@ -112,8 +108,8 @@ impl<P: FaultInjection> Core<P> {
         if let Some(known) = self.arena.guests.known_mut(guest) {
             known.refused = false;
         }
-        self.fit_guest(guest);
-        self.make_room(0);
+        self.follow_guest(guest);
+        self.enlist(id);
     }
 
     /// Whether the disk's cache is exclusive of its guest's, and if not, why; `None` if there is no such disk.
@@ -160,91 +156,6 @@ impl<P: FaultInjection> Core<P> {
     /// from now on. Returns how many there are.
     pub fn cool(&mut self, id: DiskId, found: &[(ContentHash, u64)]) -> u32 {
         self.disk_mut(id).map_or(0, |d| d.cool(found))
-    }
-
-    // ---- who pays for a table ----
-
-    /// Looks whether there is room for the tables of all guests, and who pays for them, as shares are now.
-    pub(crate) fn fit_guests(&mut self) {
-        for guest in 0..self.arena.guests.numbers() {
-            self.fit_guest(guest);
-        }
-    }
-
-    /// Gives a guest its table if there is room for it, takes it away if there is none any more, and divides it among
-    /// those who pay. Whoever pays more makes room first.
-    fn fit_guest(&mut self, guest: GuestNumber) {
-        let Some(known) = self.arena.guests.known(guest) else { return };
-        let (pages, refused, disks) = (known.pages, known.refused, known.disks.clone());
-        let more = if disks.len() > 1 { LEFT_BYTES } else { 0 };
-        let table = GuestTable::bytes_for(pages) + more;
-        let mut payers = Vec::with_capacity(disks.len());
-        let (mut needed, mut allowed, mut room) = (table, 0, 0);
-        for disk in disks {
-            self.bring_index(disk);
-            let Some(d) = self.disk(disk).filter(|d| d.exclusive_mode() != ExclusiveMode::Off) else { continue };
-            if !d.wants_table() {
-                self.with_disk(disk, |d, arena| d.give_up_table(pages, arena));
-                continue;
-            }
-            let (own, most) = d.table_room();
-            let payer = Payer { disk, room: most.saturating_sub(own) };
-            needed += own;
-            allowed += most;
-            room += payer.room;
-            payers.push(payer);
-        }
-        let Some(key) = payers.first().and_then(|p| self.disk(p.disk)).map(|d| d.hash_key()) else {
-            return self.arena.guests.set_table(guest, None);
-        };
-        let exists = self.arena.guests.table(guest).is_some();
-        let fits = if !exists && refused { needed + needed / MORE_PART <= allowed } else { needed <= allowed };
-        if let Some(known) = self.arena.guests.known_mut(guest) {
-            known.refused = !(fits && table <= room);
-        }
-        if fits && table <= room {
-            return self.divide(guest, &payers, table, room, key);
-        }
-        for payer in payers {
-            self.with_disk(payer.disk, |d, arena| d.leave_table(Some((needed, allowed)), arena));
-        }
-        self.arena.guests.set_table(guest, None);
-    }
-
-    /// Divides a guest's table, of `bytes` bytes, among those who have room for it, `room` bytes in all.
-    fn divide(&mut self, guest: GuestNumber, payers: &[Payer], bytes: u64, room: u64, key: HashKey) {
-        let part = |p: &Payer| (u128::from(bytes) * u128::from(p.room)).div_ceil(u128::from(room.max(1))) as u64;
-        let exists = self.arena.guests.table(guest).is_some();
-        let moves = |d: &crate::disk::Disk<P>, p: &Payer| {
-            d.member().is_some() != (p.room > 0) || d.table_part().abs_diff(part(p)) > part(p) / 16
-        };
-        // What is paid in all must not become less than the table takes: so all parts change, or none.
-        let paid: u64 = payers.iter().filter_map(|p| self.disk(p.disk)).map(|d| d.table_part()).sum();
-        let changes = payers.iter().any(|p| self.disk(p.disk).is_some_and(|d| moves(d, p)));
-        if exists && paid >= bytes && !changes {
-            return;
-        }
-        for p in payers.iter().filter(|p| p.room > 0) {
-            self.with_disk(p.disk, |d, arena| d.make_room_for_table(part(p), arena));
-        }
-        self.make_room(0);
-        if !exists {
-            let pages = self.arena.guests.known(guest).map_or(0, |k| k.pages);
-            self.arena.guests.set_table(guest, Some(Box::new(GuestTable::new(pages, key))));
-        }
-        for p in payers {
-            self.with_disk(p.disk, |d, arena| {
-                if p.room == 0 {
-                    let (own, most) = d.table_room();
-                    return d.leave_table(Some((own, most)), arena);
-                }
-                if d.member().is_some() || d.enter_table(arena) {
-                    d.set_table_part(part(p), arena);
-                } else {
-                    d.leave_table(Some((u64::MAX, 0)), arena);
-                }
-            });
-        }
     }
 
     // ---- blocks that left through requests to other disks ----
@@ -302,29 +213,5 @@ impl<P: FaultInjection> Core<P> {
             left = cx.left;
         }
         left
-    }
-
-    /// Checks the tables of guests against their disks; for tests.
-    ///
-    /// # Panics
-    /// With what is broken.
-    pub(super) fn check_guests(&self) {
-        let guests = &self.arena.guests;
-        assert!(!guests.any_left(), "a block that left its guest was told to nobody");
-        for guest in 0..guests.numbers() {
-            let disks = self.disks.iter().flatten().filter(|d| d.guest() == guest);
-            let (members, paid) = disks.fold((0, 0), |(members, paid), d| {
-                let right = d.member().is_none_or(|m| guests.disk_of(guest, m) == Some(d.id()));
-                assert!(right, "a disk is another's member of their guest's table");
-                (members + usize::from(d.member().is_some()), paid + d.table_part())
-            });
-            let Some(table) = guests.table(guest) else {
-                assert!(members == 0 && paid == 0, "a disk is a member of a table that there is not");
-                continue;
-            };
-            table.residency().check();
-            assert!(members == table.members(), "a table serves a disk that is not its guest's");
-            assert!(paid >= GuestTable::bytes_for(table.residency().pages()), "a table is not paid for");
-        }
     }
 }

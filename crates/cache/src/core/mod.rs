@@ -11,6 +11,7 @@ mod parts;
 mod pools;
 mod settings;
 mod state;
+mod tables;
 
 pub use live::DiskSettings;
 pub use state::{IoPoolUse, MemoryUse};
@@ -151,6 +152,7 @@ impl<P: FaultInjection> Core<P> {
     pub fn remove_disk(&mut self, id: DiskId) {
         assert!(self.is_idle(id), "a disk was removed with requests under way");
         self.leave_guest(id);
+        self.settle_debts(id);
         self.leave_for_good(id);
         let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
         disk.release(&mut self.arena);
@@ -272,6 +274,10 @@ impl<P: FaultInjection> Core<P> {
         self.spare_presses = false;
         // To hash a block takes about as long as to copy two.
         let mut left = (self.options.step_bytes / 2).max(B);
+        if self.arena.guests.are_busy() {
+            let half = left / 2;
+            left -= half - self.step_tables(half);
+        }
         for _ in 0..self.spare.len() {
             if left == 0 {
                 break;
@@ -299,6 +305,9 @@ impl<P: FaultInjection> Core<P> {
     fn tick<E: Effects>(&mut self, now_ns: u64, fx: &mut E) {
         self.fit_slots();
         self.fit_guests();
+        if self.arena.guests.are_busy() {
+            self.step_tables(self.options.step_bytes);
+        }
         self.arena.fit();
         self.arena.look_at_all();
         let left = self.options.step_bytes;
@@ -341,7 +350,7 @@ impl<P: FaultInjection> Core<P> {
     /// Whether there is something to do once the replies are out: [`Event::Spare`].
     #[inline]
     pub fn wants_spare(&self) -> bool {
-        !self.spare.is_empty() || self.to_trim > 0
+        !self.spare.is_empty() || self.to_trim > 0 || self.arena.guests.are_busy()
     }
 
     /// Whether so much of that has gathered that it should not wait for the end of a batch.

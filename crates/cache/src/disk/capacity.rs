@@ -376,7 +376,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Evicts at most `step` of the blocks that are too many; returns how many.
-    fn evict_step(&mut self, step: u32, arena: &mut Store) -> u32 {
+    pub(super) fn evict_step(&mut self, step: u32, arena: &mut Store) -> u32 {
         self.move_ahead(arena);
         self.apply_limit(arena);
         let before = self.len();

@@ -2,23 +2,25 @@
 //! guest does not hold.
 //!
 //! Owns the guest's side of a disk, what a core says and is told of it, and the contents that wait to be hashed; the
-//! table of the guest's pages is its disks' together (`store/guests.rs`). Never decides what a guest holds (the engine
-//! does), never hashes memory that the guest can write: what is hashed is a private copy (`guest/copies.rs`).
-//! Invariants: a tag in the table of guest pages is the hash of what the disk holds now, since every change of a
-//! block takes the block out of the table when it begins, and again when the disk has it; what waits to be hashed is
-//! discarded at the same moments. A copied page is kept only if its hash is the tag.
+//! table of the guest's pages is its disks' together (`store/guests.rs`, and `guest/part.rs` here). Never decides what
+//! a guest holds (the engine does), never hashes memory that the guest can write: what is hashed is a private copy
+//! (`guest/copies.rs`). Invariants: a tag in the table of guest pages is the hash of what the disk holds now, since
+//! every change of a block takes the block out of the table when it begins, and again when the disk has it; what waits
+//! to be hashed is discarded at the same moments. A copied page is kept only if its hash is the tag.
 
 mod copies;
 mod gave_up;
+mod part;
 
 use crate::content::{ContentHash, ContentKey};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{GUEST_TABLE_PART, LATER_MAX};
+use crate::limits::LATER_MAX;
 use crate::store::guests::{GuestNumber, NO_GUEST};
 use crate::store::ram::Store;
 use crate::types::{Effects, ExclusiveReport, ExclusiveState, Request};
 use gave_up::{GaveUp, opaque};
+pub(crate) use part::Raised;
 use std::collections::VecDeque;
 use undercroft_engine::residency::{Class, Member, Resident};
 use undercroft_engine::{Departure, Exclusive, ExclusiveMode, GuestTable, HashKey, Index, Tier, Transfer};
@@ -55,6 +57,8 @@ pub(super) struct GuestSide {
     aside: u32,
     /// Bytes of the table that the disk pays for.
     part_bytes: u64,
+    /// Bytes that it pays for of tables that it is no member of any more.
+    owed_bytes: u64,
     /// Bytes that were needed and allowed, where there is a guest and no room for its table.
     refused: Option<(u64, u64)>,
     /// The disk gave up its part in the table, if it did so with this guest.
@@ -73,6 +77,7 @@ impl GuestSide {
             guest: NO_GUEST,
             aside: 0,
             part_bytes: 0,
+            owed_bytes: 0,
             refused: None,
             opaque: None,
             later: VecDeque::new(),
@@ -95,9 +100,9 @@ impl GuestSide {
         self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()) + self.part_bytes
     }
 
-    /// Those, and what is known of a disk that has given up.
+    /// Those, what it still pays for, and what is known of a disk that has given up.
     fn own_bytes(&self) -> u64 {
-        self.table_bytes() + self.opaque.as_ref().map_or(0, |_| size_of::<GaveUp>() as u64)
+        self.table_bytes() + self.owed_bytes + self.opaque.as_ref().map_or(0, |_| size_of::<GaveUp>() as u64)
     }
 
     /// What is decided for the disk and the table of its guest's pages, if it is a member of that.
@@ -228,7 +233,12 @@ impl GuestSide {
 
     /// Blocks of the disk's capacity that what is known of the guest takes instead.
     pub(super) fn overhead_blocks(&self) -> u32 {
-        self.own_bytes().div_ceil(B) as u32
+        self.overhead_blocks_with(0)
+    }
+
+    /// The same with so many bytes more.
+    fn overhead_blocks_with(&self, bytes: u64) -> u32 {
+        (self.own_bytes() + bytes).div_ceil(B) as u32
     }
 }
 
@@ -269,78 +279,6 @@ impl<P: FaultInjection> Disk<P> {
     /// How it is kept exclusive.
     pub(crate) fn exclusive_mode(&self) -> ExclusiveMode {
         self.side.mode
-    }
-
-    /// Bytes that the disk takes for itself where it is a member of a table, and the most that may be spent on both.
-    pub(crate) fn table_room(&self) -> (u64, u64) {
-        let slots = self.capacity.slots();
-        let made = self.side.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
-        let allowed = self.own_blocks() * B / GUEST_TABLE_PART;
-        (Exclusive::own_bytes_for(slots).max(made), allowed)
-    }
-
-    /// Bytes of its guest's table that the disk pays for.
-    pub(crate) fn table_part(&self) -> u64 {
-        self.side.part_bytes
-    }
-
-    /// Whether the disk can go on paying for its part of the table with the capacity that it has now.
-    pub(super) fn affords_table(&self) -> bool {
-        self.side.table_bytes() <= self.own_blocks() * B / 2
-    }
-
-    /// Evicts what the disk's part of a table, `part` bytes, takes more than the one it has now.
-    pub(crate) fn make_room_for_table(&mut self, part: u64, arena: &mut Store) {
-        let own = if self.side.exclusive.is_some() { 0 } else { Exclusive::own_bytes_for(self.capacity.slots()) };
-        let more = (own + part).saturating_sub(self.side.part_bytes).div_ceil(B) as u32;
-        if self.side.exclusive.is_none() {
-            self.residents.index_mut().set_tiers(true);
-        }
-        self.account_overhead_with(more, arena);
-        self.resize_step(u32::MAX, arena);
-    }
-
-    /// Makes the disk a member of its guest's table. False if that serves as many as it can.
-    pub(crate) fn enter_table(&mut self, arena: &mut Store) -> bool {
-        let (mode, kind, slots) = (self.side.mode, self.residents.index().kind(), self.capacity.slots());
-        let (id, guest) = (self.settings.id(), self.side.guest);
-        let Some(table) = arena.guests.table_mut(guest) else { return false };
-        let Some(member) = table.join(mode) else { return false };
-        let mut exclusive = Exclusive::new(table, member, mode, kind, slots, self.settings.hash_key());
-        if let Some(gave_up) = &self.side.opaque {
-            exclusive.ask_again(table, *gave_up.stats());
-        }
-        arena.guests.set_member(guest, member, Some(id));
-        self.side.exclusive = Some(Box::new(exclusive));
-        self.side.refused = None;
-        self.residents.index_mut().set_tiers(true);
-        true
-    }
-
-    /// The disk pays for so much of its guest's table.
-    pub(crate) fn set_table_part(&mut self, part: u64, arena: &mut Store) {
-        self.side.part_bytes = part;
-        self.account_overhead(arena);
-    }
-
-    /// The disk is no member of a table any more, because it has another guest or there is no room: `refused` says what
-    /// would be needed, and what is allowed. What the table knows of its pages is forgotten.
-    pub(crate) fn leave_table(&mut self, refused: Option<(u64, u64)>, arena: &mut Store) {
-        self.side.refused = refused;
-        if let Some((e, table)) = self.side.both(arena) {
-            let member = e.member();
-            if !self.faults.has(Bug::TableOutlivesDisk) {
-                table.residency_mut().forget_member(member);
-            }
-            table.leave(member);
-            arena.guests.set_member(self.side.guest, member, None);
-        }
-        if self.side.exclusive.take().is_some() {
-            self.cancel(0, u64::MAX);
-            self.residents.index_mut().set_tiers(self.side.scanned || self.settings.first_to_go());
-        }
-        self.side.part_bytes = 0;
-        self.account_overhead(arena);
     }
 
     /// What is known of the disk's blocks in the guest's pages goes, and what waits to be hashed.

@@ -39,6 +39,7 @@ pub(crate) use allowance::{
     ARENA_BYTES_PER_FRAME, arena_frames, block_bytes, disk_frames, frame_bytes, place_bytes, usable_bytes,
 };
 pub use allowance::{blocks_per_disk_max, disk_bytes};
+pub(crate) use guest::Raised;
 pub(crate) use parts::parts_bytes;
 pub(crate) use pooled::Leaving;
 

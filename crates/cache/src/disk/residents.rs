@@ -7,22 +7,13 @@
 
 use super::members::{Members, origin};
 use crate::content::ContentHash;
+use crate::store::ToKernel;
 use crate::types::DiskId;
-use std::mem::MaybeUninit;
-use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, Placed, PolicyKind, Release, Tier};
-use undercroft_host::{Held, empty_slots, give_back};
+use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, Placed, PolicyKind, Tier};
+use undercroft_host::{Held, empty_slots};
 
 /// Bytes of memory that a step gives back at most, of what stands here: more than a step cuts off.
 const RELEASE_BYTES: usize = 256 << 10;
-
-/// Gives memory of the index back to the kernel.
-struct ToKernel;
-
-impl Release for ToKernel {
-    fn release<T>(&mut self, spare: &mut [MaybeUninit<T>]) {
-        give_back(spare);
-    }
-}
 
 /// See the head of the file. What a hit reads comes first.
 #[repr(C)]

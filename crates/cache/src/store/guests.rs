@@ -2,11 +2,13 @@
 //!
 //! Owns the tables and who shares them, and blocks that left a guest through a request to another disk, until the event
 //! is over. Never decides whether there is room for a table: the core does. Invariants: disks have one guest exactly if
-//! they have the same memory; a table serves those of its disks that are members, and no other.
+//! they have the same memory; a table serves those of its disks that are members, and no other; memory of a table that
+//! serves nobody, not yet or no more, is paid for by those who will or did.
 
 use crate::types::{DiskId, MemoryId};
-use undercroft_engine::GuestTable;
+use std::collections::VecDeque;
 use undercroft_engine::residency::{MEMBERS_MAX, Member, Resident};
+use undercroft_engine::{GuestTable, TableMemory};
 use undercroft_host::Held;
 
 /// A guest's number in its core; reused when the last disk leaves.
@@ -34,6 +36,26 @@ pub(crate) struct KnownGuest {
     members: Vec<Option<DiskId>>,
     /// There was no room for the table when last looked.
     pub refused: bool,
+    /// It stands among those that wait.
+    waits: bool,
+}
+
+/// A table.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub table: Box<GuestTable>,
+    /// Disks that pay for a part of it and are no members any more, with the bytes of each.
+    pub former: Vec<(DiskId, u64)>,
+}
+
+/// Memory of a table that is not made yet, or served somebody before.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    pub memory: TableMemory,
+    /// Disks that pay for it, with the bytes of each.
+    pub payers: Vec<(DiskId, u64)>,
+    /// Nobody takes it, whoever has a guest of as many pages: there was no room for that.
+    pub goes: bool,
 }
 
 /// A block that left a guest through a request to another of its disks.
@@ -52,9 +74,13 @@ pub(crate) struct Left {
 /// See the head of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
-    tables: Vec<Option<Box<GuestTable>>>,
+    tables: Vec<Option<Owned>>,
     known: Vec<Option<KnownGuest>>,
     left: Vec<Left>,
+    /// Memory of tables that serve nobody, made or given back a step of each in turn.
+    pub unused: VecDeque<Unused>,
+    /// Guests whose table is to come, or to be paid for by others.
+    waiting: VecDeque<GuestNumber>,
 }
 
 impl Guests {
@@ -76,18 +102,20 @@ impl Guests {
             disks: Vec::new(),
             members: Vec::new(),
             refused: false,
+            waits: false,
         });
         known.disks.push(disk);
         at as GuestNumber
     }
 
-    /// A disk has that guest no more. Its table, if there is one, does not serve the disk any more.
+    /// A disk has that guest no more. Its table, if there is one, does not serve the disk any more. The disk goes on
+    /// paying for its part until others do, or the table's memory is as new.
     pub fn leave(&mut self, guest: GuestNumber, disk: DiskId) {
         let Some(known) = self.known[usize::from(guest)].as_mut() else { return };
         known.disks.retain(|&d| d != disk);
         if known.disks.is_empty() {
+            self.retire(guest);
             self.known[usize::from(guest)] = None;
-            self.tables[usize::from(guest)] = None;
         }
         if self.known.iter().flatten().all(|k| k.disks.len() < 2) {
             self.left = Vec::new();
@@ -112,21 +140,94 @@ impl Guests {
     /// The table of a guest, if it has one.
     #[inline]
     pub fn table(&self, guest: GuestNumber) -> Option<&GuestTable> {
-        self.tables.get(usize::from(guest))?.as_deref()
+        self.tables.get(usize::from(guest))?.as_ref().map(|owned| &*owned.table)
     }
 
     /// The same, to be changed.
     #[inline]
     pub fn table_mut(&mut self, guest: GuestNumber) -> Option<&mut GuestTable> {
-        self.tables.get_mut(usize::from(guest))?.as_deref_mut()
+        self.tables.get_mut(usize::from(guest))?.as_mut().map(|owned| &mut *owned.table)
     }
 
-    /// Gives a guest its table, or takes it away.
-    pub fn set_table(&mut self, guest: GuestNumber, table: Option<Box<GuestTable>>) {
-        self.tables[usize::from(guest)] = table;
+    /// Gives a guest its table, which serves nobody yet.
+    pub fn set_table(&mut self, guest: GuestNumber, table: Box<GuestTable>) {
+        self.tables[usize::from(guest)] = Some(Owned { table, former: Vec::new() });
         if let Some(known) = self.known_mut(guest) {
             known.members.clear();
         }
+    }
+
+    // ---- tables whose disks have left ----
+
+    /// Takes a guest's table away, if it has one: it serves nobody any more.
+    pub fn retire(&mut self, guest: GuestNumber) {
+        if let Some(Owned { table, former }) = self.tables[usize::from(guest)].take() {
+            self.unused.push_back(Unused { memory: table.into_memory(), payers: former, goes: false });
+        }
+        if let Some(known) = self.known_mut(guest) {
+            known.members.clear();
+        }
+    }
+
+    /// A disk pays for `bytes` of a guest's table that does not serve it any more; false if there is no table.
+    pub fn owe(&mut self, guest: GuestNumber, disk: DiskId, bytes: u64) -> bool {
+        let Some(owned) = self.tables.get_mut(usize::from(guest)).and_then(Option::as_mut) else { return false };
+        owned.former.push((disk, bytes));
+        true
+    }
+
+    /// Those who pay for a guest's table that does not serve them pay no more: who, and what each did.
+    pub fn forgive(&mut self, guest: GuestNumber) -> Vec<(DiskId, u64)> {
+        let owned = self.tables.get_mut(usize::from(guest)).and_then(Option::as_mut);
+        owned.map_or(Vec::new(), |owned| std::mem::take(&mut owned.former))
+    }
+
+    /// What a disk pays for its guest's table without being a member: it is to become one again.
+    pub fn take_back(&mut self, guest: GuestNumber, disk: DiskId) -> u64 {
+        let Some(owned) = self.tables.get_mut(usize::from(guest)).and_then(Option::as_mut) else { return 0 };
+        let bytes = owned.former.iter().filter(|f| f.0 == disk).map(|f| f.1).sum();
+        owned.former.retain(|f| f.0 != disk);
+        bytes
+    }
+
+    /// Memory that serves nobody and that this disk pays for.
+    pub fn take_unused_of(&mut self, disk: DiskId) -> Option<Unused> {
+        let at = self.unused.iter().position(|unused| unused.payers.iter().any(|p| p.0 == disk))?;
+        self.unused.remove(at)
+    }
+
+    /// A guest for whose table this disk pays without being a member.
+    pub fn owed_by(&self, disk: DiskId) -> Option<GuestNumber> {
+        let owes = |owned: &Option<Owned>| owned.iter().any(|owned| owned.former.iter().any(|f| f.0 == disk));
+        self.tables.iter().position(owes).map(|at| at as GuestNumber)
+    }
+
+    /// Those who pay for a guest's table and are no members any more, with the bytes of each.
+    pub fn former(&self, guest: GuestNumber) -> &[(DiskId, u64)] {
+        self.tables.get(usize::from(guest)).and_then(Option::as_ref).map_or(&[], |owned| &owned.former)
+    }
+
+    /// A guest's table is to come, or to be paid for by others: that is for spare time.
+    pub fn wait_for(&mut self, guest: GuestNumber) {
+        if let Some(known) = self.known_mut(guest).filter(|k| !k.waits) {
+            known.waits = true;
+            self.waiting.push_back(guest);
+        }
+    }
+
+    /// One of those guests.
+    pub fn next_waiting(&mut self) -> Option<GuestNumber> {
+        let guest = self.waiting.pop_front()?;
+        if let Some(known) = self.known_mut(guest) {
+            known.waits = false;
+        }
+        Some(guest)
+    }
+
+    /// Whether there is something to do for tables.
+    #[inline]
+    pub fn are_busy(&self) -> bool {
+        !self.unused.is_empty() || !self.waiting.is_empty()
     }
 
     /// A member of a guest's table is this disk, or none any more.

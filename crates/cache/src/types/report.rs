@@ -70,7 +70,7 @@ pub struct SharingDomainReport {
 pub enum ExclusiveState {
     /// Not asked for.
     Off,
-    /// No guest whose memory can be seen.
+    /// No guest whose memory can be seen, or the table of its pages is not there yet.
     NoGuest,
     /// The table of the guest's pages would take more of the disk's share than is sensible.
     NoMemory {

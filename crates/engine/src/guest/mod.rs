@@ -5,6 +5,7 @@
 
 mod ages;
 mod exclusive;
+mod memory;
 mod mode;
 mod opaque;
 pub mod residency;
@@ -14,5 +15,6 @@ mod voids;
 mod yields;
 
 pub use exclusive::{Exclusive, RUN_MAX, Rescue, Run, Transfer};
+pub use memory::TableMemory;
 pub use mode::{Copied, Departure, Due, ExclusiveMode, ExclusiveStats, Ways};
 pub use table::GuestTable;

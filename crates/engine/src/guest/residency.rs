@@ -12,6 +12,8 @@
 mod cells;
 
 use super::voids::Voids;
+use crate::structures::array::Release;
+use crate::structures::blank::Blank;
 use crate::structures::table::HashKey;
 use cells::{Cells, Group};
 
@@ -111,6 +113,35 @@ impl Resident {
     }
 }
 
+/// The memory of a table, made in steps before it is one; see [`TableMemory`](super::TableMemory).
+#[derive(Debug)]
+pub(super) struct ResidencyMemory {
+    pages: Blank<Page>,
+    cells: Blank<u32>,
+    order: Blank<u32>,
+}
+
+impl ResidencyMemory {
+    /// That of a table for a guest of `pages` pages.
+    pub fn new(pages: u32) -> Self {
+        Self {
+            pages: Blank::new(pages as usize, NOTHING),
+            cells: Cells::blank(pages),
+            order: Blank::new(Residency::order_len(pages), NONE),
+        }
+    }
+
+    /// Goes on with making it, at most `bytes` bytes, which are counted off. Whether all is made.
+    pub fn make(&mut self, bytes: &mut usize) -> bool {
+        self.pages.make(bytes) && self.cells.make(bytes) && self.order.make(bytes)
+    }
+
+    /// Goes on with giving it back, at most `bytes` bytes, which are counted off. Whether all has gone.
+    pub fn give_back(&mut self, by: &mut impl Release, bytes: &mut usize) -> bool {
+        self.pages.give_back(by, bytes) && self.cells.give_back(by, bytes) && self.order.give_back(by, bytes)
+    }
+}
+
 /// See the head of the file. All memory is taken when it is made.
 #[derive(Debug)]
 pub struct Residency {
@@ -150,19 +181,30 @@ fn followed(block: u64) -> Option<u32> {
 }
 
 impl Residency {
-    /// A table for a guest of `pages` pages of memory. The hash key keeps guests from choosing blocks that collide.
-    pub fn new(pages: u32, key: HashKey) -> Self {
+    /// A table made of this memory, all of it. The hash key keeps guests from choosing blocks that collide.
+    pub(super) fn over(memory: ResidencyMemory, key: HashKey) -> Self {
+        let entries = memory.pages.take();
+        let pages = entries.len() as u32;
         Self {
-            pages: vec![NOTHING; pages as usize],
-            cells: Cells::new(pages, key.derived()),
+            pages: entries,
+            cells: Cells::over(memory.cells, pages, key.derived()),
             came: Group::NONE,
             went: Group::NONE,
-            order: vec![NONE; Self::order_len(pages)],
+            order: memory.order.take(),
             seq: 0,
             held: 0,
             surprise: 0,
             voids: Voids::new(pages),
             held_by: [0; MEMBERS_MAX],
+        }
+    }
+
+    /// The memory, of which all is to be made anew.
+    pub(super) fn into_memory(self) -> ResidencyMemory {
+        ResidencyMemory {
+            pages: Blank::over(self.pages, NOTHING),
+            cells: self.cells.into_blank(),
+            order: Blank::over(self.order, NONE),
         }
     }
 
@@ -413,14 +455,9 @@ impl Residency {
         }
     }
 
-    /// Forgets everything: the guest was reset, or its memory is mapped elsewhere.
-    pub fn clear(&mut self) {
-        self.pages.fill(NOTHING);
-        self.cells.clear();
-        self.order.fill(NONE);
-        self.voids.clear();
-        self.held_by.fill(0);
-        self.held = 0;
+    /// Forgets everything of all disks: the memory is mapped elsewhere. As [`Residency::forget_member`] of each.
+    pub fn forget_all(&mut self) {
+        (0..MEMBERS_MAX).filter_map(Member::new).for_each(|member| self.forget_member(member));
     }
 
     /// Calls `see` with every page that holds a block of a disk, as far as is known, and the block; for tests.

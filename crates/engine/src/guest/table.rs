@@ -5,8 +5,9 @@
 //! its [`Exclusive`](super::Exclusive). Invariant: what is learned of a guest's behaviour outlives what its pages hold.
 
 use super::ages::Ages;
+use super::memory::TableMemory;
 use super::mode::{ExclusiveMode, Ways};
-use super::residency::{Class, MEMBERS_MAX, Member, Residency, Resident};
+use super::residency::{Class, MEMBERS_MAX, Member, Residency, ResidencyMemory, Resident};
 use super::yields::Yields;
 use crate::structures::table::HashKey;
 use std::collections::VecDeque;
@@ -54,9 +55,27 @@ pub struct GuestTable {
 }
 
 impl GuestTable {
-    /// For a guest of `pages` pages, none of them known.
+    /// For a guest of `pages` pages, none of them known, made at once.
     pub fn new(pages: u32, key: HashKey) -> Self {
-        let residency = Residency::new(pages, key);
+        let mut memory = TableMemory::new(pages);
+        memory.make(usize::MAX);
+        Self::over(memory, key)
+    }
+
+    /// The memory of a table that serves nobody any more.
+    pub fn into_memory(self) -> TableMemory {
+        let Self { residency, mut again, .. } = self;
+        // moved by nobody: an empty one is in order
+        again.clear();
+        TableMemory::of(residency.pages(), residency.into_memory(), again.into())
+    }
+
+    pub(super) fn again_for(pages: u32) -> usize {
+        (pages / AGAIN_PART) as usize + 1
+    }
+
+    pub(super) fn of(memory: ResidencyMemory, again: VecDeque<(u32, u32)>, key: HashKey) -> Self {
+        let residency = Residency::over(memory, key);
         let oldest = residency.memory();
         Self {
             residency,
@@ -64,7 +83,7 @@ impl GuestTable {
             uncopied: 0,
             seen: [oldest, oldest, oldest.saturating_mul(OLDER)].map(|oldest| Box::new(Ages::new(oldest))),
             evictions: 0,
-            again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
+            again,
             throttled: false,
             credit: 0,
             yields: Yields::default(),
@@ -75,8 +94,8 @@ impl GuestTable {
 
     /// Bytes of memory for a guest of `pages` pages, at most; however many disks it has.
     pub fn bytes_for(pages: u32) -> u64 {
-        let again = (pages / AGAIN_PART) as usize + 1;
-        let fixed = size_of::<Self>() + 3 * size_of::<Ages>() + again * size_of::<(u32, u32)>();
+        let again = Self::again_for(pages) * size_of::<(u32, u32)>();
+        let fixed = size_of::<Self>() + 3 * size_of::<Ages>() + again;
         Residency::bytes_for(pages) + fixed as u64
     }
 
@@ -119,10 +138,12 @@ impl GuestTable {
         self.uncopied >> member.index() & 1 == 1
     }
 
-    /// Forgets what the guest's pages hold; what was learned about its ages stays.
-    pub fn clear(&mut self) {
-        self.residency.clear();
+    /// Forgets what the guest's pages hold; what was learned about its ages stays. All counts as forgotten at once. A
+    /// part of the table is walked now, and the rest of a large one later ([`GuestTable::sweep`]).
+    pub fn forget_all(&mut self) {
+        self.residency.forget_all();
         self.again.clear();
+        self.sweep();
     }
 
     /// Whether what the last page that was reused had held is to be copied from it, if its disk has not got it, and

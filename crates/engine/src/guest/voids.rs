@@ -71,10 +71,4 @@ impl Voids {
             self.ranges.fill((0, 0));
         }
     }
-
-    /// Everything was forgotten.
-    pub fn clear(&mut self) {
-        self.left = 0;
-        self.ranges.fill((0, 0));
-    }
 }

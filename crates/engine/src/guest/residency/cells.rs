@@ -11,6 +11,7 @@
 //! homes of one column are as random as if each block had a hash of its own (docs/decisions/0191).
 
 use super::Member;
+use crate::structures::blank::Blank;
 use crate::structures::table::{HashKey, Layout};
 
 /// No page: page numbers are smaller in the bits that they take, so no full cell looks like this.
@@ -46,9 +47,19 @@ fn cells_for(pages: u32) -> usize {
 }
 
 impl Cells {
-    /// For pages `0..pages`, none of which has a block.
-    pub fn new(pages: u32, key: HashKey) -> Self {
-        Self { cells: vec![EMPTY; cells_for(pages)], layout: Layout::new(pages), key }
+    /// What cells for `pages` pages are made of, none of which has a block.
+    pub fn blank(pages: u32) -> Blank<u32> {
+        Blank::new(cells_for(pages), EMPTY)
+    }
+
+    /// The cells made of that, for pages `0..pages`.
+    pub fn over(blank: Blank<u32>, pages: u32, key: HashKey) -> Self {
+        Self { cells: blank.take(), layout: Layout::new(pages), key }
+    }
+
+    /// The memory, of which all is to be made anew.
+    pub fn into_blank(self) -> Blank<u32> {
+        Blank::over(self.cells, EMPTY)
     }
 
     /// Bytes that this takes for `pages` pages, beside the record itself.
@@ -180,11 +191,6 @@ impl Cells {
         self.distance(self.home(self.hash(member, block, &mut { Group::NONE }), block), at)
     }
 
-    /// Takes all blocks out.
-    pub fn clear(&mut self) {
-        self.cells.fill(EMPTY);
-    }
-
     /// Panics unless `held` cells are full and each tells what it should; for tests.
     pub fn check(&self, held: usize, block_of: impl Fn(u32) -> (Member, u32)) {
         let full = || self.cells.iter().enumerate().filter(|&(_, &cell)| cell != EMPTY);
@@ -255,7 +261,9 @@ mod tests {
     fn columns_are_filled_evenly_whatever_blocks_a_guest_chooses() {
         const PAGES: u32 = 60_000;
         for stride in [1, 16, 64, 1 << 12] {
-            let mut cells = Cells::new(PAGES, HashKey::from_seed(7));
+            let mut blank = Cells::blank(PAGES);
+            blank.make(&mut { usize::MAX });
+            let mut cells = Cells::over(blank, PAGES, HashKey::from_seed(7));
             let mut group = Group::NONE;
             (0..PAGES).for_each(|n| cells.insert(Member(0), n * stride, &mut group, n));
             let far = |(at, &cell): (usize, &u32)| {

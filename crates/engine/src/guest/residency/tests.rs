@@ -5,12 +5,18 @@
 use super::*;
 use std::collections::HashMap;
 
+fn new(pages: u32, key: HashKey) -> Residency {
+    let mut memory = ResidencyMemory::new(pages);
+    memory.make(&mut { usize::MAX });
+    Residency::over(memory, key)
+}
+
 const ONE: Member = Member(0);
 const OTHER: Member = Member(1);
 
 #[test]
 fn a_reused_page_gives_up_its_block_and_a_moved_block_its_page() {
-    let mut r = Residency::new(4, HashKey::from_seed(1));
+    let mut r = new(4, HashKey::from_seed(1));
     assert_eq!(r.transfer(ONE, 0, 10, Class::Read, Some(0x800)), None);
     assert_eq!(r.transfer(ONE, 1, 11, Class::Write, None), None);
     assert_eq!(r.transfer(ONE, 1, 11, Class::Read, Some(0x900)), None, "the same block again is no eviction");
@@ -24,7 +30,7 @@ fn a_reused_page_gives_up_its_block_and_a_moved_block_its_page() {
 
 #[test]
 fn tags_follow_content_and_are_forgotten_with_it() {
-    let mut r = Residency::new(8, HashKey::from_seed(1));
+    let mut r = new(8, HashKey::from_seed(1));
     r.transfer(ONE, 3, 7, Class::Write, None);
     assert!(r.awaits_tag(ONE, 7) && !r.matches(3, 0));
     r.learn(ONE, 7, 0xabcd_ef00);
@@ -43,7 +49,7 @@ fn tags_follow_content_and_are_forgotten_with_it() {
 
 #[test]
 fn a_guest_that_asks_for_what_it_was_thought_to_hold_is_not_relied_on() {
-    let mut r = Residency::new(64, HashKey::from_seed(1));
+    let mut r = new(64, HashKey::from_seed(1));
     (0..20).for_each(|n| _ = r.transfer(ONE, n, u64::from(n), Class::Read, None));
     assert!(r.is_at_guest(ONE, 7) && !r.is_at_guest(ONE, 30));
     // its cache was dropped: it reads the same blocks again, into other pages
@@ -55,7 +61,7 @@ fn a_guest_that_asks_for_what_it_was_thought_to_hold_is_not_relied_on() {
 
 #[test]
 fn transfers_are_found_by_number_until_they_are_overtaken() {
-    let mut r = Residency::new(16, HashKey::from_seed(3));
+    let mut r = new(16, HashKey::from_seed(3));
     r.transfer(ONE, 5, 50, Class::Read, None);
     let first = r.now();
     assert_eq!(r.transferred(first).map(|(p, h)| (p, h.block, h.age)), Some((5, 50, 0)));
@@ -66,7 +72,7 @@ fn transfers_are_found_by_number_until_they_are_overtaken() {
 
 #[test]
 fn a_page_used_for_another_disks_block_gives_up_the_first_ones() {
-    let mut r = Residency::new(4, HashKey::from_seed(1));
+    let mut r = new(4, HashKey::from_seed(1));
     r.transfer(ONE, 0, 10, Class::Read, Some(0x800));
     assert_eq!(r.transfer(OTHER, 1, 10, Class::Write, Some(0x900)), None, "block 10 of each disk has a page");
     let left = r.transfer(OTHER, 0, 12, Class::Read, None).unwrap();
@@ -80,7 +86,7 @@ fn a_page_used_for_another_disks_block_gives_up_the_first_ones() {
 
 #[test]
 fn what_is_to_be_forgotten_counts_as_forgotten_before_the_table_has_been_walked() {
-    let mut r = Residency::new(100, HashKey::from_seed(1));
+    let mut r = new(100, HashKey::from_seed(1));
     for n in 0..50 {
         r.transfer(ONE, n, 1000 + u64::from(n), Class::Read, Some(0x100));
         r.transfer(OTHER, 50 + n, 1000 + u64::from(n), Class::Read, Some(0x100));
@@ -110,7 +116,7 @@ fn what_is_to_be_forgotten_counts_as_forgotten_before_the_table_has_been_walked(
 #[test]
 fn agrees_with_a_plain_model() {
     const PAGES: u32 = 97;
-    let mut r = Residency::new(PAGES, HashKey::from_seed(5));
+    let mut r = new(PAGES, HashKey::from_seed(5));
     let (mut of_page, mut of_block) = (HashMap::new(), HashMap::new());
     let (mut x, mut since) = (1u64, 0);
     for step in 0..200_000u32 {
@@ -165,6 +171,9 @@ fn agrees_with_a_plain_model() {
         assert_eq!(r.page_of([ONE, OTHER][m], b), Some(p));
     }
     assert_eq!(r.held() as usize, of_block.len());
-    r.clear();
+    r.forget_all();
+    assert!((0..PAGES).all(|p| r.get(p).is_none()), "at once");
+    r.sweep(PAGES);
+    assert_eq!(r.held(), 0);
     r.check();
 }
