@@ -260,7 +260,7 @@ impl<P: FaultInjection> Core<P> {
         let exists = self.arena.guests.table(guest).is_some();
         let moves = |d: &Disk<P>, p: &Payer| {
             let part = plan.part(p);
-            let member = d.member().is_some() != (p.room > 0);
+            let member = d.member().is_some() != (p.room > 0) || d.wants_to_follow();
             member || d.table_part().abs_diff(part) > part / 16
         };
         // What is paid in all must not become less than the table takes: so all parts change, or none.
@@ -300,6 +300,9 @@ impl<P: FaultInjection> Core<P> {
                 }
                 if d.member().is_some() || d.enter_table(arena) {
                     d.set_table_part(plan.part(p), arena);
+                    if d.wants_to_follow() {
+                        d.follow_slots(arena);
+                    }
                 } else {
                     d.leave_table(Some((u64::MAX, 0)), arena);
                 }

@@ -225,6 +225,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Gives the disk another policy; cached blocks stay.
     pub(crate) fn set_policy(&mut self, kind: PolicyKind) {
         self.residents.index_mut().switch(kind);
+        self.follow_policy();
     }
 
     /// A port comes, and goes.

@@ -266,8 +266,10 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Time has passed: what an inclusive cache is held against is as large as the disk's part of its pool.
+    /// Time has passed: the inclusive cache that the disk's is held against is as large as its part of its pool, and
+    /// under the pool's policy.
     pub(crate) fn follow_pool(&mut self) {
+        self.follow_policy();
         self.side.set_pooled(self.is_pooled());
         if self.is_pooled() {
             let part = self.own_part(self.residents.index().limit());

@@ -489,3 +489,48 @@ fn with_capture_asked_for_pages_that_never_match_are_copied_all_the_same() {
     assert!(matches!(rig.report().state, ExclusiveState::On { capture: true, .. }));
     assert!(rig.front.client.copies > 2000);
 }
+
+/// A guest whose pages held the disk's blocks once, so that it is not taken for an encrypted one, and that reads a loop
+/// through few pages now, each of which it clears first. The cache is full of what it will not ask for again: exclusive
+/// of the guest, it keeps that. Whether it was found that an inclusive one would be better.
+fn loses(rig: &mut Rig, loop_blocks: u64) -> bool {
+    for n in 0..2600 {
+        rig.run_unchecked(Op::Read, 5000 + n, Some(0));
+    }
+    (0..60_000).any(|n| {
+        let page = n % 8;
+        rig.front.client.pages[page as usize].fill(0);
+        rig.run_unchecked(Op::Read, n % loop_blocks, Some(page as u32));
+        n % 100 == 0 && rig.report().state == ExclusiveState::Inclusive
+    })
+}
+
+/// An inclusive cache of the share that the disk had first would have none of the loop.
+#[test]
+fn what_an_exclusive_cache_is_held_against_grows_with_its_share() {
+    for grows in [false, true] {
+        let mut rig = Rig::new(ExclusiveMode::Auto, 300, 64);
+        if grows {
+            rig.core.set_share(DISK, 1200).unwrap();
+            rig.core.apply(Event::Tick, 0, &mut rig.front);
+        }
+        assert_eq!(loses(&mut rig, 900), grows, "{:?}", rig.report());
+        let r = rig.report();
+        rig.core.check();
+        // It is paid for as one that began with that share.
+        let mut new = Rig::new(ExclusiveMode::Auto, if grows { 1200 } else { 300 }, 64);
+        assert!(r.table_bytes >= new.report().table_bytes, "{} bytes", r.table_bytes);
+    }
+}
+
+/// One under LRU would have none of a loop that is larger than it; one under W-TinyLFU has a good part.
+#[test]
+fn what_an_exclusive_cache_is_held_against_has_its_policy() {
+    for changes in [false, true] {
+        let mut rig = Rig::new(ExclusiveMode::Auto, 600, 64);
+        if changes {
+            rig.core.set_policy(DISK, PolicyKind::WTinyLfu);
+        }
+        assert_eq!(loses(&mut rig, 900), changes, "{:?}", rig.report());
+    }
+}

@@ -62,7 +62,7 @@ pub struct Exclusive<K: PolicySet = PolicyKind> {
     /// Which of the guest's disks it is.
     member: Member,
     shadow: ShadowCache<K>,
-    /// Slots of the cache when this was made.
+    /// Slots of the cache when this was made, or followed last.
     capacity: u32,
     mode: ExclusiveMode,
     /// Whether pages ever hold the disk's blocks.
@@ -122,7 +122,25 @@ impl<K: PolicySet> Exclusive<K> {
         }
     }
 
-    /// Bytes of memory that this one was made with, at most; the table is not its own.
+    /// The policy that it is made for.
+    pub fn kind(&self) -> K {
+        self.shadow.kind()
+    }
+
+    /// Slots of the cache that it is made for.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The cache is under the policy `kind` from now on, with `capacity` slots of which `limit` may be used: what it is
+    /// held against follows. Its memory does as well: see [`Exclusive::own_bytes_for`].
+    pub fn follow(&mut self, kind: K, capacity: u32, limit: u32) {
+        self.capacity = capacity;
+        self.shadow.follow(kind, capacity);
+        self.shadow.set_limit(limit);
+    }
+
+    /// Bytes of memory that this one takes at most; the table is not its own.
     pub fn memory_bytes_max(&self) -> u64 {
         Exclusive::own_bytes_for(self.capacity)
     }

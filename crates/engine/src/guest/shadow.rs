@@ -112,6 +112,33 @@ impl<K: PolicySet> ShadowCache<K> {
         }
     }
 
+    /// The policy of the miniature.
+    pub fn kind(&self) -> K {
+        self.index.kind()
+    }
+
+    /// The cache in use is under `kind` from now on, and has `capacity` slots: so is the miniature, within its bounds.
+    /// It keeps what it has, as far as that fits, and the two are compared from now on. Takes time in proportion to the
+    /// slots of the miniature, at most [`SLOTS_MAX`].
+    pub fn follow(&mut self, kind: K, capacity: u32) {
+        let (slots, sampled) = Self::scale(capacity);
+        let as_before = kind == self.index.kind();
+        if as_before && (slots, sampled) == (self.index.capacity(), self.sampled) {
+            return;
+        }
+        if !as_before {
+            self.index.switch(kind);
+        }
+        if slots != self.index.capacity() {
+            self.index.resize(slots, |_| true, |_, _| {}, |_, _| {});
+        }
+        (self.sampled, self.threshold) = (sampled, u64::MAX / u64::from(sampled));
+        (self.window, self.lead, self.behind) = (Window::default(), Window::default(), 0);
+        if !self.inclusive {
+            self.wait = self.wait.max(GRACE_WINDOWS);
+        }
+    }
+
     fn scale(capacity: u32) -> (u32, u32) {
         let slots = (capacity / SAMPLED).clamp(SLOTS_MIN, SLOTS_MAX).min(capacity);
         (slots, (capacity / slots.max(1)).max(1))

@@ -112,6 +112,34 @@ impl<P: FaultInjection> Disk<P> {
         self.account_overhead(arena);
     }
 
+    /// Whether what the disk's cache is held against has other slots than that, and could have as many.
+    pub(crate) fn wants_to_follow(&self) -> bool {
+        let index = self.residents.index();
+        let slots = self.capacity.slots();
+        self.side.exclusive.as_ref().is_some_and(|e| e.capacity() != slots)
+            && !index.is_resizing()
+            && index.capacity() == slots
+    }
+
+    /// What the disk's cache is held against follows its slots and its policy. There is room for it.
+    pub(crate) fn follow_slots(&mut self, arena: &mut Store) {
+        let (kind, limit) = (self.residents.index().kind(), self.own_part(self.residents.index().limit()));
+        let slots = self.capacity.slots();
+        if let Some(e) = &mut self.side.exclusive {
+            e.follow(kind, slots, limit);
+        }
+        self.account_overhead(arena);
+    }
+
+    /// It follows the policy.
+    pub(in crate::disk) fn follow_policy(&mut self) {
+        let (kind, limit) = (self.residents.index().kind(), self.own_part(self.residents.index().limit()));
+        if let Some(e) = self.side.exclusive.as_mut().filter(|e| e.kind() != kind) {
+            let slots = e.capacity();
+            e.follow(kind, slots, limit);
+        }
+    }
+
     /// The disk is no member of a table any more, because it has another guest or there is no room: `refused` says what
     /// would be needed, and what is allowed. What the table knows of its pages is forgotten.
     pub(crate) fn leave_table(&mut self, refused: Option<(u64, u64)>, arena: &mut Store) {
