@@ -170,7 +170,7 @@ impl<P: FaultInjection> Sim<P> {
         // Nothing wakes a request but an operation of its disk, or a paused one that goes on: without any, all are
         // answered.
         let waits = |(d, s): (usize, &SimSide)| {
-            s.pending > 0 && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.disk.0 as usize != d)
+            s.pending > 0 && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.paused.disk.0 as usize != d)
         };
         if let Some(d) = world.sides.iter().enumerate().position(waits) {
             let waits = world.requests.values().find(|p| p.req.disk.0 as usize == d).map(|p| p.req);

@@ -43,13 +43,27 @@ pub struct Pending {
     pub memory: u32,
     /// How its blocks were found, if not all were cached.
     pub found: Option<Found>,
-    /// Operations that its disk had delivered when it started.
+    /// Operations that its disk had delivered when it started, and those that it delivered while the request waited to
+    /// be resumed: that is for the run to decide, and no fault of the core's.
     pub deliveries: u64,
     /// What had to be done then on that disk, for this request and those before it, and later for changes that it waits
     /// for: see [`work_of`].
     pub work: u64,
     /// It must fail, since the disk has lost what it had not flushed.
     pub doomed: bool,
+}
+
+/// A request that waits to be resumed.
+#[derive(Clone, Copy, Debug)]
+pub struct Resumable {
+    /// What the core is told.
+    pub paused: Paused,
+    /// The request's tag.
+    pub tag: u32,
+    /// How many had gone on when it was paused.
+    pub at: u64,
+    /// Operations that its disk had delivered then.
+    pub deliveries: u64,
 }
 
 /// One disk as the outside knows it.
@@ -140,9 +154,7 @@ pub struct World {
     /// Those of them that do not begin at a multiple of 4096.
     pub captures_across: u64,
     /// Requests that wait to be resumed.
-    pub paused: Vec<Paused>,
-    /// For each of those, how many had gone on when it was paused.
-    pub paused_at: Vec<u64>,
+    pub paused: Vec<Resumable>,
     /// Requests that have gone on.
     pub resumed: u64,
     /// What guests do by themselves; apart from what drives the run.
@@ -200,7 +212,6 @@ impl World {
             captures: 0,
             captures_across: 0,
             paused: Vec::new(),
-            paused_at: Vec::new(),
             resumed: 0,
             guest_rng: Rng::new(guest_seed),
             coverage: Coverage::default(),
@@ -374,11 +385,28 @@ impl World {
         }
     }
 
+    /// A disk of which all is discarded, and whose discard waits to be resumed.
+    pub(crate) fn drops_in_steps(&self) -> Option<usize> {
+        self.paused.iter().filter_map(|p| self.requests.get(&p.tag)).find_map(|p| {
+            let d = p.req.disk.0 as usize;
+            (p.req.op == Op::Discard && p.req.len == self.sides[d].disk.geometry.size).then_some(d)
+        })
+    }
+
+    /// A request that waits to be resumed, by its place among them, goes on: what the core is to be told.
+    pub(crate) fn goes_on(&mut self, i: usize) -> Paused {
+        let Resumable { paused, tag, deliveries, .. } = self.paused.swap_remove(i);
+        self.resumed += 1;
+        if let Some(req) = self.requests.get_mut(&tag) {
+            req.deliveries += self.sides[paused.disk.0 as usize].disk.deliveries - deliveries;
+        }
+        paused
+    }
+
     /// The core is gone, and every request with it.
     pub(crate) fn forget_requests(&mut self) {
         self.requests.clear();
         self.paused.clear();
-        self.paused_at.clear();
         for side in &mut self.sides {
             (side.pending, side.work) = (0, 0);
             side.untold.clear();

@@ -152,3 +152,14 @@ fn what_a_disk_gives_up_is_charged_to_one_that_had_its_turn() {
         panic!("{what}");
     }
 }
+
+/// Not bugs of the core: what a request waited to be resumed, which is for the run to decide, counted as time in which
+/// others were let go first.
+#[test]
+fn a_request_that_is_resumed_late_is_not_one_that_starves() {
+    for seed in [49_921, 74_473, 95_713, 600_425] {
+        if let Err(what) = run(Plan { seed, steps: 20_000, bug: None }) {
+            panic!("seed {seed}: {what}");
+        }
+    }
+}

@@ -126,15 +126,13 @@ impl<P: FaultInjection> Sim<P> {
             return false;
         }
         let mut i = self.rng.below(n) as usize;
-        let World { paused_at, resumed, .. } = &mut self.world;
-        let longest = (0..paused_at.len()).min_by_key(|&i| paused_at[i]).unwrap_or(i);
+        let World { paused, resumed, .. } = &mut self.world;
+        let longest = (0..paused.len()).min_by_key(|&i| paused[i].at).unwrap_or(i);
         // In any order that leaves none out: a worker goes on with each paused request.
-        if *resumed - paused_at[longest] >= PASSED_MAX {
+        if *resumed - paused[longest].at >= PASSED_MAX {
             i = longest;
         }
-        *resumed += 1;
-        paused_at.swap_remove(i);
-        let paused = self.world.paused.swap_remove(i);
+        let paused = self.world.goes_on(i);
         self.world.note(|| format!("resume {paused:?}"));
         self.apply(Event::Resume(paused));
         self.leave(paused.disk.0 as usize);

@@ -13,6 +13,8 @@ use undercroft_engine::shares::Hint;
 const RATE: u64 = 30;
 /// Where requests are done in steps: some are to be under way when a pool changes.
 const RATE_WITH_STEPS: u64 = 10;
+/// While what is cached of a whole disk is dropped in steps: for that one.
+const RATE_WHILE_DROPPING: u64 = 2;
 
 impl<P: FaultInjection> Sim<P> {
     /// The disks whose blocks are kept together with those of disk `d`, it among them.
@@ -40,15 +42,21 @@ impl<P: FaultInjection> Sim<P> {
         let disks = self.world.sides.len() as u64;
         let Some(rng) = &mut self.extras.pools else { return };
         let steps = self.core_options.step_bytes != u64::MAX;
-        if disks < 2 || !rng.one_in(if steps { RATE_WITH_STEPS } else { RATE }) {
+        let dropping = self.world.drops_in_steps();
+        let rate = match (steps, dropping) {
+            (true, Some(_)) => RATE_WHILE_DROPPING,
+            (true, None) => RATE_WITH_STEPS,
+            (false, _) => RATE,
+        };
+        if disks < 2 || !rng.one_in(rate) {
             return;
         }
-        let (d, with) = (rng.below(disks) as usize, rng.below(disks) as usize);
-        let all = if steps { rng.below(16) } else { u64::MAX };
+        let (d, with) = (dropping.unwrap_or(rng.below(disks) as usize), rng.below(disks) as usize);
+        let all = if steps && dropping.is_none() { rng.below(16) } else { u64::MAX };
         let goes = rng.one_in(3);
         match all {
-            0 => return self.whole(d, Op::Discard),
-            1..8 => return self.whole(d, Op::Read),
+            0..2 => return self.whole(d, Op::Discard),
+            2..8 => return self.whole(d, Op::Read),
             _ => {}
         }
         if goes {

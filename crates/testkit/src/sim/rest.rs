@@ -15,12 +15,13 @@ const OPERATIONS_MAX: u64 = 100_000;
 impl<P: FaultInjection> Sim<P> {
     /// Every disk does what it was told, and what follows from it.
     fn finish_operations(&mut self) {
-        loop {
+        for _ in 0..OPERATIONS_MAX {
             (0..self.world.sides.len()).for_each(|d| self.finish_operations_of(d));
             if self.world.violation.is_some() || !self.resume() {
                 return;
             }
         }
+        self.world.violate("a request is paused again and again".to_owned());
     }
 
     fn finish_operations_of(&mut self, d: usize) {

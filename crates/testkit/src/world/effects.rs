@@ -3,7 +3,7 @@
 //! Owns the core's side of the world, and checks every call as it comes. Never calls the core. Invariant: what the core
 //! does for a request that is not under way, or past its end, is a violation.
 
-use super::World;
+use super::{Resumable, World};
 use crate::coverage::Seen;
 use crate::rng::fill_pattern;
 use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
@@ -102,8 +102,8 @@ impl Effects for World {
 
     fn paused(&mut self, req: ReqId, paused: Paused) {
         self.note(|| format!("  paused {req:?}"));
-        self.paused.push(paused);
-        self.paused_at.push(self.resumed);
+        let deliveries = self.sides[paused.disk.0 as usize].disk.deliveries;
+        self.paused.push(Resumable { paused, tag: req.tag, at: self.resumed, deliveries });
     }
 
     fn unfinished(&mut self, done: IoDone) {
