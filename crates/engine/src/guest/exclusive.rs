@@ -204,7 +204,7 @@ impl<K: PolicySet> Exclusive<K> {
         self.pace.transfers = self.pace.transfers.wrapping_add(1);
         let Some(left) = table.residency.transfer(self.member, page, block, class, tag) else { return Departure::None };
         table.evicted(&left);
-        if table.residency.is_surprised() {
+        if table.residency.has_dropped() {
             self.dropped(table, index);
         }
         if left.member != self.member {

@@ -156,8 +156,11 @@ pub struct Residency {
     seq: u32,
     held: u32,
     /// How often of late the guest asked for what it was thought to hold: up with each time, down by one with each
-    /// transfer of another block.
+    /// transfer of another block. See `is_surprised`.
     surprise: u32,
+    /// The same for a longer time, and up only where more than one transfer in four is such: see
+    /// [`Residency::has_dropped`].
+    asked_again: u32,
     voids: Voids,
     /// Of those held, the blocks of each member.
     held_by: [u32; MEMBERS_MAX],
@@ -167,6 +170,14 @@ pub struct Residency {
 const SURPRISE: u32 = 8;
 const SURPRISED: u32 = 64;
 const SURPRISE_MAX: u32 = 256;
+
+/// What one block adds to `asked_again`, and the most.
+const ASKED_AGAIN: u32 = 3;
+const ASKED_AGAIN_MAX: u32 = 2048;
+/// The guest has dropped its cache once `asked_again` is one in so many of the blocks that it was thought to hold, at
+/// least and at most so much.
+const DROPPED_PART: u32 = 32;
+const DROPPED: std::ops::RangeInclusive<u32> = 64..=1024;
 
 /// Only the upper bits of a tag are kept.
 fn kept(tag: u64) -> u64 {
@@ -194,6 +205,7 @@ impl Residency {
             seq: 0,
             held: 0,
             surprise: 0,
+            asked_again: 0,
             voids: Voids::new(pages),
             held_by: [0; MEMBERS_MAX],
         }
@@ -283,16 +295,26 @@ impl Residency {
     }
 
     /// Whether the guest will hardly ask for a disk's `block` soon, because it holds it. Nothing is said of any block
-    /// while more than one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache,
-    /// or gives memory back.
+    /// while more than one transfer in nine is of a block that the guest was thought to hold.
     pub fn is_at_guest(&self, member: Member, block: u64) -> bool {
         !self.is_surprised() && self.page_of(member, block).is_some()
     }
 
-    /// Whether the guest asks for so much of what it was thought to hold that it must have dropped its cache.
+    /// Whether the guest asked of late for much of what it was thought to hold: eight blocks in a row, or a few more
+    /// among others. Any guest does now and then, since pages that it has freed count as held until it uses them.
     #[inline]
-    pub fn is_surprised(&self) -> bool {
+    fn is_surprised(&self) -> bool {
         self.surprise >= SURPRISED
+    }
+
+    /// Whether the guest asks for so much of what it was thought to hold, and for so long, that it must have dropped
+    /// its cache or a large part of it: for more than one transfer in four, in excess of that by a thirty-second part of
+    /// what it was thought to hold. A guest that asks for one in ten, as one does that reclaims many pages at a time,
+    /// never comes there; one that has dropped all is found out before it has overwritten a twentieth of its pages.
+    #[inline]
+    pub fn has_dropped(&self) -> bool {
+        self.asked_again >= *DROPPED.start()
+            && self.asked_again >= (self.held / DROPPED_PART).clamp(*DROPPED.start(), *DROPPED.end())
     }
 
     /// Whether `tag` is the tag of what `page` holds.
@@ -330,6 +352,7 @@ impl Residency {
                     self.cells.replace(member, block, &mut group, former, page);
                     if !self.is_void(former, &self.pages[former as usize]) {
                         self.surprise = (self.surprise + SURPRISE).min(SURPRISE_MAX);
+                        self.asked_again = (self.asked_again + ASKED_AGAIN).min(ASKED_AGAIN_MAX);
                     }
                     self.pages[former as usize].block = NONE;
                 }
@@ -338,6 +361,7 @@ impl Residency {
                     self.held += 1;
                     self.held_by[member.index()] += 1;
                     self.surprise = self.surprise.saturating_sub(1);
+                    self.asked_again = self.asked_again.saturating_sub(1);
                 }
             }
             self.came = group;

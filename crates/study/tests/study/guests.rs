@@ -277,8 +277,11 @@ fn a_guest_that_loses_its_cache_finds_more_in_an_exclusive_one_than_in_an_inclus
             for (zeroing, part) in [(false, 0.25), (true, 0.25), (true, 0.5), (true, 0.9)] {
                 let of = |placement| hits_after(loss, load, zeroing, part, placement);
                 let (auto, inclusive) = (of(AUTO), of(Placement::Inclusive));
-                println!("{loss:?} {load:?} {zeroing} {part}: {auto:.1}, inclusive {inclusive:.1}");
-                assert!(auto > inclusive, "{loss:?} {load:?} {zeroing} {part}: {auto:.1}, inclusive {inclusive:.1}");
+                // A guest that lost a quarter holds the rest, and that is known of it.
+                let bound = if loss == Loss::Balloon(4) { 1.25 } else { 1.0 };
+                let what = format!("{loss:?} {load:?} {zeroing} {part}: {auto:.1}, inclusive {inclusive:.1}");
+                println!("{what}");
+                assert!(auto > inclusive * bound, "{what}");
             }
         }
     }

@@ -55,8 +55,13 @@ impl<K: PolicySet> Exclusive<K> {
             // those waiting whose turn it is, for as many transfers as the age has fallen.
             let oldest = age.saturating_add(self.lasts).min(memory - 1);
             let next = &mut self.next[class as usize];
-            if now.wrapping_sub(*next) > oldest && now.wrapping_sub(*next) < u32::MAX / 2 {
+            let behind = now.wrapping_sub(*next);
+            if behind > oldest && behind < u32::MAX / 2 {
                 *next = now.wrapping_sub(oldest);
+            } else if behind.wrapping_add(1) < age || behind >= u32::MAX / 2 {
+                // The age has risen. Those that have come to it were looked at when it was less, or when their blocks
+                // were cached anyway: without another look none would be copied until the younger ones are as old.
+                *next = now.wrapping_sub(age);
             }
             let mut looks = 0;
             while looks < LOOKS_MAX && now.wrapping_sub(*next) >= age && now.wrapping_sub(*next) < u32::MAX / 2 {
@@ -117,5 +122,37 @@ impl<K: PolicySet> Exclusive<K> {
         if again && table.again.len() < table.again.capacity() {
             table.again.push_back((page, now.wrapping_sub(what.age)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::exclusive::Transfer;
+    use crate::guest::mode::ExclusiveMode;
+    use crate::policy::PolicyKind;
+    use crate::structures::table::HashKey;
+
+    /// Pages that were young when pages were copied young are copied when they have come to the age that holds now.
+    #[test]
+    fn pages_that_have_come_to_an_age_that_rose_are_copied_at_once() {
+        let key = HashKey::from_seed(3);
+        let mut table = GuestTable::new(4096, key);
+        let mut index = Index::with_hash_key(PolicyKind::DEFAULT, 64, key);
+        index.set_tiers(true);
+        let member = table.join(ExclusiveMode::Auto).unwrap();
+        let mut exclusive = Exclusive::new(&table, member, ExclusiveMode::Auto, PolicyKind::DEFAULT, 64, key);
+        let due = |exclusive: &mut Exclusive, table: &mut GuestTable, index: &mut Index, n: u32| {
+            let moved =
+                Transfer { page: n, block: n.into(), class: Class::Read, tag: Some(u64::from(n) << 8), found: None };
+            exclusive.arrives(table, index, moved);
+            exclusive.due(table, index).map(|due| due.page)
+        };
+        exclusive.ages = [100.0; 3];
+        let young: Vec<_> = (0..1000).filter_map(|n| due(&mut exclusive, &mut table, &mut index, n)).collect();
+        assert_eq!(young, (0..900).collect::<Vec<u32>>(), "each page at the age of 100");
+        exclusive.ages = [700.0; 3];
+        let older: Vec<_> = (1000..1100).filter_map(|n| due(&mut exclusive, &mut table, &mut index, n)).collect();
+        assert_eq!(older, (300..400).collect::<Vec<u32>>(), "and each at 700, though it was looked at before");
     }
 }

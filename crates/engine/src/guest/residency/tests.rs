@@ -59,6 +59,39 @@ fn a_guest_that_asks_for_what_it_was_thought_to_hold_is_not_relied_on() {
     assert!(r.is_at_guest(ONE, 15), "and trusted again after other transfers");
 }
 
+/// What a guest has freed counts as held until it uses it: one that frees many pages at a time asks for some of them
+/// again. It has not dropped its cache for that.
+#[test]
+fn a_guest_has_dropped_its_cache_if_it_asks_for_much_of_what_it_held_and_not_if_it_asks_for_some() {
+    const PAGES: u32 = 12_000;
+    let mut r = new(PAGES, HashKey::from_seed(1));
+    (0..PAGES).for_each(|n| _ = r.transfer(ONE, n, u64::from(n), Class::Read, None));
+    let mut fresh = u64::from(PAGES);
+    let mut page = 0;
+    // one in ten in all, twelve of them in a row
+    for n in 0..100_000u32 {
+        page = (page + 1) % PAGES;
+        fresh += 1;
+        let again = n % 120 < 12;
+        let held = (PAGES / 2..PAGES).map(|ahead| (page + ahead) % PAGES).find_map(|p| r.get(p)).unwrap();
+        _ = r.transfer(ONE, page, if again { held.block } else { fresh }, Class::Read, None);
+        assert!(!r.has_dropped(), "after {n} transfers");
+    }
+    let held: Vec<u64> = (0..PAGES).filter_map(|page| r.get(page).map(|what| what.block)).collect();
+    // two in three are of what it held
+    let asked = held.iter().step_by(2).zip(1..).find(|&(&block, n)| {
+        _ = r.transfer(ONE, n % PAGES, block, Class::Read, None);
+        if n % 2 == 0 {
+            fresh += 1;
+            _ = r.transfer(ONE, PAGES - n, fresh, Class::Read, None);
+        }
+        r.has_dropped()
+    });
+    let asked = asked.expect("it has dropped its cache").1;
+    assert!((100..PAGES / 20).contains(&asked), "after {asked} blocks");
+    r.check();
+}
+
 #[test]
 fn transfers_are_found_by_number_until_they_are_overtaken() {
     let mut r = new(16, HashKey::from_seed(3));
