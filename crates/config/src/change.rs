@@ -456,6 +456,14 @@ fn merged(old: &DiskPlan, new: &DiskPlan, all: &mut Differences) -> DiskPlan {
             all.needs_restart.push(divided(&new.name).error);
         }
         (new.share_fixed, new.share_bytes) = (old.share_fixed, old.share_bytes);
+        // No list of ranges could take away what its containers have: one that belongs to a container takes none.
+        if let Some(container) = new.container.take() {
+            all.needs_restart.push(format!(
+                "disk \"{}\" is divided among containers by ranges, so that it cannot belong to \"{container}\" as a \
+                 whole: take the ranges away first",
+                new.name
+            ));
+        }
     }
     all.take_over(&keys::DISK, nodes::DISK, &format!("disk \"{}\": ", new.name), &mut merged, &new);
     merged

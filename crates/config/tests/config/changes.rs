@@ -374,6 +374,31 @@ fn what_is_set_for_containers_without_ranges_stays_for_the_last_of_them() {
     assert_eq!(gone.nodes.iter().map(|n| (n.name.as_str(), n.weight)).collect::<Vec<_>>(), [("web/filed", 7)]);
 }
 
+/// A disk that belongs to a container takes no lists of ranges: what those that it had gave would stay for good.
+#[test]
+fn a_disk_that_is_divided_by_ranges_belongs_to_no_container_until_they_are_gone() {
+    let place = Place::new();
+    let file = |more: &str| {
+        place.good(&format!(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"root\"\nimage=\"a.raw\"\n{more}"
+        ))
+    };
+    let mut plan = file("");
+    let parts = vec![PartPlan { container: "shop".into(), number: 1, share_bytes: 0 }];
+    plan.disks[0].parts = parts.clone();
+    let change = plan.difference(&file("weight=300\ncontainer=\"mail\"\n"));
+    let told = change.needs_restart.join("; ");
+    assert!(told.contains("cannot belong to \"mail\" as a whole: take the ranges away first"), "{told}");
+    let result = change.result.expect("the rest is done");
+    let disk = &result.disks[0];
+    assert_eq!((disk.container.as_deref(), disk.weight, disk.parts.len()), (None, 300, 1));
+    // Without ranges it is as any other key.
+    plan.disks[0].parts.clear();
+    let change = plan.difference(&file("container=\"mail\"\n"));
+    assert_eq!(change.needs_restart, Vec::<String>::new());
+    assert_eq!(change.result.unwrap().disks[0].container.as_deref(), Some("mail"));
+}
+
 #[test]
 fn a_changed_size_leaves_room_for_the_others_or_is_refused() {
     let place = Place::new();
