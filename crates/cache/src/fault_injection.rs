@@ -161,7 +161,7 @@ pub enum Bug {
     TableOutlivesMap,
     /// What is known of a disk's blocks in guest pages outlives the disk.
     TableOutlivesDisk,
-    /// Nobody pays for a table of guest pages that serves nobody any more.
+    /// The memory of a guest's former table of pages is charged to no disk until it is given back.
     OldTableUnpaid,
     /// Nobody is told of copies of guest pages that do not hold their block.
     FailedCopiesForgotten,
