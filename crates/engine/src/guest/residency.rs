@@ -308,9 +308,10 @@ impl Residency {
     }
 
     /// Whether the guest asks for so much of what it was thought to hold, and for so long, that it must have dropped
-    /// its cache or a large part of it: for more than one transfer in four, in excess of that by a thirty-second part of
-    /// what it was thought to hold. A guest that asks for one in ten, as one does that reclaims many pages at a time,
-    /// never comes there; one that has dropped all is found out before it has overwritten a twentieth of its pages.
+    /// its cache or a large part of it: for more than one transfer in four, in excess of that by a thirty-second part
+    /// of what it was thought to hold. A guest that asks for one in ten, as one does that reclaims many pages at a
+    /// time, never comes there; one that has dropped all is found out before it has overwritten a twentieth of its
+    /// pages.
     #[inline]
     pub fn has_dropped(&self) -> bool {
         self.asked_again >= *DROPPED.start()
