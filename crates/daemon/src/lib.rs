@@ -11,4 +11,6 @@ pub mod record;
 pub mod serve;
 pub mod service;
 pub mod systemd;
+#[cfg(test)]
+mod watched_backend;
 pub mod worker;

@@ -6,54 +6,21 @@
 use super::silent_tests::two_vms;
 use super::{Service, disk};
 use crate::http::{Caller, Daemon};
-use std::os::fd::BorrowedFd;
+use crate::watched_backend::{Watch, Watched};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use undercroft_backend::Backend;
-use undercroft_cache::{Geometry, Io, IoDone};
 use undercroft_config::{NodeChange, ServePlan, Written};
 
-/// An image that is closed when somebody says so.
-struct Stubborn {
-    real: Box<dyn Backend>,
-    until: Receiver<()>,
-}
+/// Sees to it that an image is closed when somebody says so.
+struct Stubborn(Receiver<()>);
+
+impl Watch for Stubborn {}
 
 impl Drop for Stubborn {
     fn drop(&mut self) {
-        let _ = self.until.recv();
-    }
-}
-
-impl Backend for Stubborn {
-    fn geometry(&self) -> &Geometry {
-        self.real.geometry()
-    }
-
-    fn submit(&mut self, io: Io) {
-        self.real.submit(io);
-    }
-
-    fn kick(&mut self) {
-        self.real.kick();
-    }
-
-    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
-        self.real.poll(done)
-    }
-
-    fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.real.wake_fd()
-    }
-
-    fn describe(&self) -> String {
-        self.real.describe()
-    }
-
-    fn inflight(&self) -> usize {
-        self.real.inflight()
+        let _ = self.0.recv();
     }
 }
 
@@ -69,7 +36,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 fn stubborn(dir: &Path, plan: &ServePlan) -> (disk::Opened, Sender<()>) {
     let mut opened = disk::open(plan.find("two:b").unwrap().clone(), false).unwrap();
     let (close, until) = channel();
-    opened.backend = Box::new(Stubborn { real: opened.backend, until });
+    opened.backend = Box::new(Watched { watch: Stubborn(until), real: opened.backend });
     opened.plan.socket = Some(dir.join("nowhere/b.sock"));
     (opened, close)
 }

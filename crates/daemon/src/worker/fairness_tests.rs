@@ -3,12 +3,12 @@
 //! Owns clients that count what is copied for them. Never waits for time, only for the image to answer.
 
 use super::{Worker, WorkerHandle, WorkerOptions};
-use std::os::fd::BorrowedFd;
+use crate::watched_backend::{Watch, Watched};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use undercroft_backend::{Backend, OpenOptions, open};
 use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES, UNIT_BYTES};
-use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, IoDone, IoError, Op};
+use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, Io, IoDone, IoError, Op};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_frontend::AnyPort;
 use undercroft_frontend::turns::QUANTUM_BYTES;
@@ -111,46 +111,24 @@ struct Flood {
     forgets: u32,
 }
 
-/// A back end that counts what is started, and what has finished.
+/// Counts what a back end begins, and what it has finished.
 struct Counting {
-    real: Box<dyn Backend>,
     submitted: u64,
     counts: Arc<Counts>,
 }
 
-impl Backend for Counting {
-    fn geometry(&self) -> &Geometry {
-        self.real.geometry()
-    }
-
-    fn submit(&mut self, io: Io) {
+impl Watch for Counting {
+    fn submitted(&mut self, io: &Io) {
         self.submitted += io.len;
-        self.real.submit(io);
     }
 
-    fn kick(&mut self) {
+    fn kicked(&mut self) {
         self.counts.started.fetch_add(std::mem::take(&mut self.submitted), Ordering::Relaxed);
-        self.real.kick();
     }
 
-    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
-        let before = done.len();
-        let more = self.real.poll(done);
-        let bytes: u64 = done[before..].iter().map(|d| u64::from(d.buf.len)).sum();
+    fn done(&mut self, done: &[IoDone]) {
+        let bytes: u64 = done.iter().map(|d| u64::from(d.buf.len)).sum();
         self.counts.finished.fetch_add(bytes, Ordering::Relaxed);
-        more
-    }
-
-    fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.real.wake_fd()
-    }
-
-    fn describe(&self) -> String {
-        self.real.describe()
-    }
-
-    fn inflight(&self) -> usize {
-        self.real.inflight()
     }
 }
 
@@ -163,7 +141,7 @@ fn add_counted(w: &mut Worker, dir: &std::path::Path, n: u32, counts: Arc<Counts
     std::fs::File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
     let spec = ImageSpec { location: path.to_str().unwrap().into(), format: Some(ImageFormat::Raw), read_only: false };
     let real = open(&spec, &OpenOptions::default()).unwrap();
-    let backend: Box<dyn Backend> = Box::new(Counting { real, submitted: 0, counts });
+    let backend: Box<dyn Backend> = Box::new(Watched { watch: Counting { submitted: 0, counts }, real });
     let capacity_blocks = (IMAGE_BYTES / 4096) as u32;
     let options = DiskOptions {
         exclusive: undercroft_engine::ExclusiveMode::Off,
