@@ -71,6 +71,8 @@ pub struct Exclusive<K: PolicySet = PolicyKind> {
     shows_at: u64,
     /// Transfers after which pages of each class are copied, counted from the one that filled them.
     ages: [f64; 3],
+    /// The table's count of steps that these ages have followed.
+    followed: [u32; 3],
     /// Evictions of the guest when these were last looked at.
     aimed: u64,
     /// The transfer to look at next, for pages filled by reads and by writes.
@@ -111,6 +113,7 @@ impl<K: PolicySet> Exclusive<K> {
             evidence: Evidence::new(table.residency.pages()),
             shows_at: ORDER_SHOWS,
             ages: [first, first, 2.0 * first].map(|age| age.max(AGE_MIN)),
+            followed: table.earlier,
             aimed: 0,
             next: [table.residency.now().wrapping_add(1); 2],
             lasts: u32::MAX,
@@ -269,6 +272,7 @@ impl<K: PolicySet> Exclusive<K> {
 
     /// Chooses the ages at which pages are copied: those that most evictions follow while the copies last.
     fn aim(&mut self, table: &GuestTable, index: &Index<K>) {
+        self.follow_others(table);
         self.aimed = table.evictions;
         let [_, probation, cold] = index.tier_lens();
         // Free slots and cold ones are probation's whenever it needs them.
@@ -398,11 +402,29 @@ impl<K: PolicySet> Exclusive<K> {
     }
 
     /// A block was evicted and its content is gone. Its copy would have come too late if the page was evicted shortly
-    /// before: ages drift, faster at times than it is looked at them.
-    fn lost(&mut self, table: &GuestTable, what: &Resident) {
-        let (class, age) = (what.class as usize, &mut self.ages[what.class as usize]);
-        if f64::from(what.age) < *age && f64::from(what.age) >= *age * (1.0 - NEAR) {
-            *age = (*age - f64::from(table.seen[class].step())).max(AGE_MIN);
+    /// before: ages drift, faster at times than it is looked at them. All disks of the guest follow at once: by what
+    /// each finds itself, four would follow a fourth as fast as one.
+    fn lost(&mut self, table: &mut GuestTable, what: &Resident) {
+        self.follow_others(table);
+        let (class, age) = (what.class as usize, self.ages[what.class as usize]);
+        if f64::from(what.age) < age && f64::from(what.age) >= age * (1.0 - NEAR) {
+            table.earlier[class] = table.earlier[class].wrapping_add(1);
+            self.follow_others(table);
         }
+    }
+
+    /// Ages follow what disks of the guest have found of its evictions.
+    #[inline]
+    fn follow_others(&mut self, table: &GuestTable) {
+        if self.followed == table.earlier {
+            return;
+        }
+        for (class, age) in self.ages.iter_mut().enumerate() {
+            let steps = table.earlier[class].wrapping_sub(self.followed[class]);
+            if steps > 0 {
+                *age = (*age - f64::from(steps) * f64::from(table.seen[class].step())).max(AGE_MIN);
+            }
+        }
+        self.followed = table.earlier;
     }
 }

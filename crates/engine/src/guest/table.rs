@@ -39,6 +39,9 @@ pub struct GuestTable {
     uncopied: u32,
     /// At which ages pages filled by reads and by writes were evicted, and those whose first copies had lapsed.
     pub(super) seen: [Box<Ages>; 3],
+    /// Steps by which evictions have been found to come earlier than copies were made, for each class, modulo 2^32:
+    /// whichever disk found it, the guest has one order of eviction.
+    pub(super) earlier: [u32; 3],
     /// Evictions of all disks.
     pub(super) evictions: u64,
     /// Pages to copy again, and the transfers that filled them.
@@ -82,6 +85,7 @@ impl GuestTable {
             members: [None; MEMBERS_MAX],
             uncopied: 0,
             seen: [oldest, oldest, oldest.saturating_mul(OLDER)].map(|oldest| Box::new(Ages::new(oldest))),
+            earlier: [0; 3],
             evictions: 0,
             again,
             throttled: false,

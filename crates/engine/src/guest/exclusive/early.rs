@@ -47,6 +47,7 @@ impl<K: PolicySet> Exclusive<K> {
     }
 
     fn next_due(&mut self, table: &mut GuestTable) -> Option<Due> {
+        self.follow_others(table);
         let now = table.residency.now();
         let memory = table.residency.memory();
         for class in [Class::Read, Class::Write] {
@@ -130,6 +131,7 @@ mod tests {
     use super::*;
     use crate::guest::exclusive::Transfer;
     use crate::guest::mode::ExclusiveMode;
+    use crate::guest::residency::Resident;
     use crate::policy::PolicyKind;
     use crate::structures::table::HashKey;
 
@@ -154,5 +156,34 @@ mod tests {
         exclusive.ages = [700.0; 3];
         let older: Vec<_> = (1000..1100).filter_map(|n| due(&mut exclusive, &mut table, &mut index, n)).collect();
         assert_eq!(older, (300..400).collect::<Vec<u32>>(), "and each at 700, though it was looked at before");
+    }
+
+    /// What one disk finds out of its guest's evictions holds for the others: it is one order.
+    #[test]
+    fn what_a_disk_loses_has_all_disks_of_the_guest_copy_earlier() {
+        let key = HashKey::from_seed(3);
+        let mut table = GuestTable::new(1 << 16, key);
+        let mut index = Index::with_hash_key(PolicyKind::DEFAULT, 64, key);
+        let disk = |table: &mut GuestTable| {
+            let member = table.join(ExclusiveMode::Auto).unwrap();
+            let mut disk = Exclusive::new(table, member, ExclusiveMode::Auto, PolicyKind::DEFAULT, 64, key);
+            disk.ages = [10_000.0; 3];
+            disk
+        };
+        let (mut one, mut other) = (disk(&mut table), disk(&mut table));
+        let step = f64::from(table.seen[Class::Read as usize].step());
+        let mut lose = |one: &mut Exclusive, table: &mut GuestTable, age| {
+            let what = Resident { member: one.member, block: 7, tag: None, age, class: Class::Read, doubtful: false };
+            one.departs(table, &mut index, what, false);
+        };
+        lose(&mut one, &mut table, 9_900);
+        lose(&mut one, &mut table, 9_800);
+        lose(&mut one, &mut table, 3_000);
+        lose(&mut other, &mut table, 9_700);
+        let expected = [10_000.0 - 3.0 * step, 10_000.0, 10_000.0];
+        assert_eq!(other.ages, expected, "each that came shortly before its copy counts once");
+        table.pay();
+        assert_eq!(one.due(&mut table, &mut index), None);
+        assert_eq!(one.ages, expected);
     }
 }
