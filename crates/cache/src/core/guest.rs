@@ -211,6 +211,7 @@ impl<P: FaultInjection> Core<P> {
             disk.copy_early(copies, cx);
             disk.go_on(cx);
             left = cx.left;
+            self.enlist(other);
         }
         left
     }

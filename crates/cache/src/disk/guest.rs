@@ -64,6 +64,8 @@ pub(super) struct GuestSide {
     /// The disk gave up its part in the table, if it did so with this guest.
     opaque: Option<Box<GaveUp>>,
     later: VecDeque<Job>,
+    /// An event had no more time for copies ahead of evictions: they go on in the next one.
+    copies_wait: bool,
     /// The guest's memory is scanned.
     scanned: bool,
 }
@@ -81,6 +83,7 @@ impl GuestSide {
             refused: None,
             opaque: None,
             later: VecDeque::new(),
+            copies_wait: false,
             scanned: false,
         }
     }
@@ -210,7 +213,7 @@ impl GuestSide {
     /// Whether there is something to do once the replies are out.
     #[inline]
     pub(crate) fn wants_spare(&self) -> bool {
-        !self.later.is_empty() || self.is_restarting()
+        !self.later.is_empty() || self.copies_wait || self.is_restarting()
     }
 
     /// Whether what the guest held before it began afresh is being looked through.

@@ -197,12 +197,15 @@ impl<P: FaultInjection> Disk<P> {
     /// Copies pages of the guest that hold blocks of this disk and whose eviction is near, if copies are allowed; and
     /// goes on with what is to be forgotten of the guest's table.
     pub(crate) fn copy_early<E: Effects>(&mut self, copies: bool, cx: &mut Cx<'_, E>) {
+        self.side.copies_wait = false;
         let Some((_, table)) = self.side.both(cx.arena) else { return };
         table.set_throttled(!copies);
         table.sweep();
         for _ in 0..EARLY_COPIES_MAX {
             if cx.left == 0 || !self.side.later.is_empty() {
-                // What waits to be hashed goes first with the next one.
+                // What waits to be hashed goes first with the next one. Behind long reads, hashing alone takes all the
+                // time of several events: pages that are due would be evicted, had they to wait for other requests.
+                self.side.copies_wait = copies;
                 break;
             }
             cx.left = cx.left.saturating_sub(B);
