@@ -46,8 +46,8 @@ impl Client for Guest {
 }
 
 /// Hashing what a long read brought takes all the time of several events, and what was due to be copied meanwhile
-/// waited for other requests until it was gone: a loop over 1.5 times the guest's memory found half of its reads (real guests,
-/// 51 instead of 100 %).
+/// waited for other requests until it was gone: a loop over 1.5 times the guest's memory found half of its reads
+/// (real guests: 51 % instead of 100).
 #[test]
 fn pages_are_copied_before_they_go_behind_long_reads_too() {
     let mut core =
