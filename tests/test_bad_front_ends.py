@@ -204,7 +204,8 @@ def test_huge_pages_that_were_given_back_are_not_taken_again_for_copies(serve, s
     copied."""
     where, page = huge
     image = images.raw(scratch / "a.raw", 32 * MIB, seed=1)
-    disk = Disk("a", image, "raw", {"size": '"4MiB"', "readahead": "0"})
+    # Nothing is copied before that: what is cached already needs no copy then.
+    disk = Disk("a", image, "raw", {"size": '"4MiB"', "readahead": "0", "exclusive": '"capture"'})
     daemon = serve([disk], memory="64MiB", workers=1, keys="check_captures = true")
     ram = os.open(where / "ram", os.O_RDWR | os.O_CREAT)
     os.ftruncate(ram, page)

@@ -45,6 +45,8 @@ const PAGINGS: [u64; 4] = [1024, 512, 2048, 3584];
 const PAGING_TIMES: u64 = 2;
 /// Capacity of disks of guests that give memory back: enough for a table of the guest's pages.
 const FEW_BLOCKS: u32 = 64;
+/// Of the times that guests give memory back, one in so many has one begin afresh.
+const AFRESH: u64 = 8;
 /// Sets the order in which guests give memory back apart from all else.
 const BALLOON: u64 = 0xba11;
 /// Notes that are kept of a run that goes wrong.
@@ -375,6 +377,11 @@ impl Sim {
         }
         let Some(rng) = &mut self.balloons else { return };
         self.world.ports.iter_mut().filter_map(SimPort::guest).for_each(|guest| guest.give_back(rng));
+        if rng.one_in(AFRESH) {
+            // What is known of its pages is looked through, those that it has given back among them.
+            let d = rng.below(self.world.sides.len() as u64) as u32;
+            self.core().restart_guest(DiskId(d));
+        }
     }
 
     /// The next stores may be the last.
