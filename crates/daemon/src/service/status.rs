@@ -100,9 +100,10 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
 
 impl Service {
     pub(super) fn find(&self, name: &str) -> Result<Arc<ServedDisk>, ControlError> {
+        let waiting = self.waiting(name);
         let disks = self.disks();
         disks.iter().find(|d| d.info().name == name).cloned().ok_or_else(|| {
-            if let Some(waiting) = self.waiting(name) {
+            if let Some(waiting) = waiting {
                 return self.waits(&waiting);
             }
             let names: Vec<String> = disks.iter().map(|d| d.info().name.clone()).collect();
@@ -149,14 +150,17 @@ impl Service {
     pub(super) fn whole_status(&self) -> Status {
         let plan = self.plan();
         let (mut disks, mut saved_bytes) = (Vec::new(), 0);
+        // First, so that one that comes meanwhile is in one of the lists.
+        let mut waiting = self.all_waiting();
         let served = self.disks();
+        waiting.retain(|w| served.iter().all(|d| d.info().name != w.name()));
         let names = names_of(&served);
         for disk in served {
             let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
             saved_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
             disks.push(disk_status(&disk, p, &report, &names));
         }
-        disks.extend(self.all_waiting().iter().filter_map(|w| self.waiting_status(w).ok()));
+        disks.extend(waiting.iter().filter_map(|w| self.waiting_status(w).ok()));
         let place = |name: &str| plan.disks.iter().position(|d| d.name == name);
         disks.sort_by_key(|d| place(&d.name));
         let (store, copying_ns) = self.store_status(&plan, saved_bytes);

@@ -2,7 +2,8 @@
 //! others are served. Those that a reload brings begin here, too, so that opening them keeps nobody.
 //!
 //! Owns the list of them and the pace of trying. Never serves: a disk that opens becomes one of the service's.
-//! Invariants: a disk waits or is served, never both; its share stays its own meanwhile; it has neither a socket nor an
+//! Invariants: a disk waits or is served: both for the moment in which it goes from one list to the other, so that who
+//! looks at this list first finds it in one of them; its share stays its own meanwhile; it has neither a socket nor an
 //! export, so that a guest sees no disk rather than one that fails. What a try has left on a worker has that share:
 //! until it is gone there is no other try.
 
@@ -235,13 +236,14 @@ impl Service {
         let served = self.serve_opened(opened, &now).inspect_err(|unserved| {
             lock(&waiting.trying).left = unserved.left.is_some();
         })?;
-        self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
         // In the order of the plan, whichever opens first.
         let place = now.disks.iter().position(|d| d.name == waiting.name);
         let mut disks = write(&self.disks);
         let at = disks.partition_point(|d| now.disks.iter().position(|p| p.name == d.info().name) < place);
         disks.insert(at, served);
         drop(disks);
+        // Not before: who looks meanwhile would find it nowhere.
+        self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
         self.join_pools(&now);
         self.adopt(now);
         if lock(&waiting.trying).tries > 0 {
@@ -316,7 +318,32 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use super::super::silent_tests::two_vms;
     use super::*;
+    use undercroft_api::DiskState;
+
+    /// Whoever looked at the moment when a disk went from one list to the other found it in neither: a monitor that
+    /// raises an alarm for a disk that is gone.
+    #[test]
+    fn a_disk_that_comes_is_in_every_status() {
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().unwrap();
+            let plan = two_vms(dir.path());
+            let service = Service::start(plan.without_disk("two:b").unwrap()).unwrap();
+            let change = service.change.lock();
+            service.adopt(plan.clone());
+            service.let_come(plan.find("two:b").unwrap());
+            drop(change);
+            loop {
+                let status = service.whole_status();
+                let names: Vec<_> = status.disks.iter().map(|d| d.name.as_str()).collect();
+                assert_eq!(names, ["one:a", "two:b"]);
+                if status.disks[1].state == DiskState::Serving {
+                    break;
+                }
+            }
+        }
+    }
 
     #[test]
     fn pauses_grow_to_a_minute() {
