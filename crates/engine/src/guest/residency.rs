@@ -314,8 +314,7 @@ impl Residency {
     /// pages.
     #[inline]
     pub fn has_dropped(&self) -> bool {
-        self.asked_again >= *DROPPED.start()
-            && self.asked_again >= (self.held / DROPPED_PART).clamp(*DROPPED.start(), *DROPPED.end())
+        self.asked_again >= (self.held / DROPPED_PART).clamp(*DROPPED.start(), *DROPPED.end())
     }
 
     /// Whether `tag` is the tag of what `page` holds.
