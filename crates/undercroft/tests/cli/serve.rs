@@ -266,3 +266,26 @@ fn a_broken_pipe_is_no_failure() {
     }
     drop(daemon);
 }
+
+/// An image that `serve` would let wait for good is an error of `check`: it was called good.
+#[test]
+fn check_names_images_that_would_not_be_opened() {
+    let p = Place::new();
+    fs::write(p.at("odd.raw"), [0; 1000]).unwrap();
+    fs::write(p.at("empty.raw"), "").unwrap();
+    fs::write(p.at("named.qcow2"), [0; 8192]).unwrap();
+    fs::write(p.at("good.raw"), [0; 8192]).unwrap();
+    for (image, more, told) in [
+        ("odd.raw", "", "is not a multiple of"),
+        ("empty.raw", "", "the image is empty"),
+        ("named.qcow2", "", "the name says qcow2"),
+        ("good.raw", "format = \"qcow2\"\n", "is no qcow2 image"),
+    ] {
+        let file = format!("[store]\nmemory = \"64MiB\"\n[[disk]]\nname = \"a\"\nimage = \"{image}\"\n{more}");
+        fs::write(p.at("one.toml"), file).unwrap();
+        p.run(&["check", "one.toml"]).is(1, &["error: disk \"a\"", told, "1 error and 0 warnings"], &[]);
+        p.run(&["check", "--let-wait", "one.toml"]).is(0, &[told], &[]);
+    }
+    fs::write(p.at("one.toml"), "[store]\nmemory=\"64MiB\"\n[[disk]]\nname=\"a\"\nimage=\"good.raw\"\n").unwrap();
+    p.run(&["check", "one.toml"]).is(0, &["one.toml: good: 1 disk"], &[]);
+}

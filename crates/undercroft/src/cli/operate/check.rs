@@ -1,7 +1,8 @@
-//! `undercroft check`: every problem of a configuration file, and of the tables of the qcow2 images that it names.
+//! `undercroft check`: every problem of a configuration file, and of the images that it names.
 //!
-//! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would go on to
-//! open the images, and writes to those that are not read-only would be served.
+//! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would open the
+//! images, and writes to those that are not read-only would be served, as far as that can be told of images that are in
+//! use, or not for this user to read.
 
 use super::args::CheckArgs;
 use super::serve::in_place_of_configuration;
@@ -10,10 +11,10 @@ use crate::cli::output::Out;
 use crate::cli::{Failure, machine};
 use serde::Serialize;
 use std::path::Path;
-use undercroft_backend::OpenError;
 use undercroft_backend::qcow2::{Examined, examine};
-use undercroft_config::ImageFormat;
+use undercroft_backend::{OpenError, OpenOptions};
 use undercroft_config::{self as config, Overrides, Problem, Problems, ServePlan, Severity};
+use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_units::{Size, Time};
 
 #[derive(Serialize)]
@@ -90,8 +91,37 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong with the tables of a disk's image, if it is a qcow2 file that nothing uses.
+/// A problem of a disk's image.
+fn problem_of(disk: &config::DiskPlan, severity: Severity, error: String, remedy: &str) -> Problem {
+    let place = format!("disk \"{}\", image {}", disk.name, disk.image.location);
+    Problem { severity, line: None, place, error, remedy: remedy.to_owned() }
+}
+
+/// Why a disk's image would not be opened, or what is wrong with its tables.
 fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
+    not_opened(disk).or_else(|| of_tables(disk))
+}
+
+/// Why a disk's image would not be opened, if it is a file; what others do with it at the moment does not count.
+fn not_opened(disk: &config::DiskPlan) -> Option<Problem> {
+    if disk.image.format == Some(ImageFormat::Nbd) || config::images::scheme(&disk.image.location).is_some() {
+        return None;
+    }
+    let to_read = ImageSpec { read_only: true, ..disk.image.clone() };
+    match undercroft_backend::open(&to_read, &OpenOptions::default()) {
+        Ok(_) | Err(OpenError::InUse { .. } | OpenError::Permission { .. } | OpenError::Io { .. }) => None,
+        // Said already: it is an error of the configuration.
+        Err(OpenError::NotFound { image, .. }) if image == disk.image.location => None,
+        Err(e) => {
+            let said = e.to_string();
+            let (error, remedy) = said.rsplit_once("; ").unwrap_or((&said, "repair, convert or replace the image"));
+            Some(problem_of(disk, Severity::Disk, error.to_owned(), remedy))
+        }
+    }
+}
+
+/// What is wrong with the tables of a disk's image, if it is a qcow2 file that nothing uses.
+fn of_tables(disk: &config::DiskPlan) -> Option<Problem> {
     let qcow2 = match disk.image.format {
         None if config::images::scheme(&disk.image.location).is_none() => false,
         Some(ImageFormat::Qcow2) => true,
@@ -109,10 +139,7 @@ fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
     if let Some((_, meter)) = &mut meter {
         meter.hide();
     }
-    let problem = |severity, error: String, remedy: &str| {
-        let place = format!("disk \"{}\", image {}", disk.name, disk.image.location);
-        Some(Problem { severity, line: None, place, error, remedy: remedy.to_owned() })
-    };
+    let problem = |severity, error, remedy: &str| Some(problem_of(disk, severity, error, remedy));
     let repair = "run `qemu-img check -r all` on a copy of it, or give the disk `read_only = true`";
     match found {
         Ok(Examined::Other | Examined::Sound(_)) => None,
