@@ -167,6 +167,16 @@ def test_a_block_that_another_page_holds_has_not_left():
     assert perfect.exclusive(records, 0, 10) == (4, 0)
 
 
+def test_transfers_that_are_kept_are_those_that_were_logged(tmp_path):
+    """In the format of `undercroft_study::sim::transfer_log`, whose tests make the same bytes."""
+    records = [(1 << 40, 10, perfect.READ, perfect.UNKNOWN), (2 << 12, 11, perfect.WRITE, perfect.MISS)]
+    perfect.keep(records, 1, tmp_path / "new" / "kept")
+    kept = (tmp_path / "new" / "kept").read_bytes()
+    assert kept[:16] == (2).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    assert kept[16:32] == (1 << 40).to_bytes(8, "little") + (10).to_bytes(4, "little") + bytes([0, 2, 0, 0])
+    assert kept[32:] == (2 << 12).to_bytes(8, "little") + (11).to_bytes(4, "little") + bytes([1, 0, 0, 0])
+
+
 def test_a_write_makes_the_cached_copy_old_and_its_page_holds_the_new_one():
     records = [*reads((1, 10), (1, 11)), (2, 10, perfect.WRITE, 0), *reads((3, 10), (2, 12), (3, 13), (4, 10))]
     # Written from page 2 and read into page 3; both are reused later: then block 10 has left, and is saved once.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 HEADER = 16
 RECORD = struct.Struct("<QIBBxx")
+BEGIN = struct.Struct("<QQ")
 READ, WRITE = 0, 1
 MISS, HIT, UNKNOWN = 0, 1, 2
 
@@ -47,6 +48,13 @@ class Log:
     def close(self):
         """Removes it."""
         self.path.unlink(missing_ok=True)
+
+
+def keep(records, begin, path):
+    """Writes a log's records to a file: how many, which is the first that is measured, and the records as iolog.c made
+    them. `undercroft_study::sim::transfer_log` replays it through the daemon's own engine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(BEGIN.pack(len(records), begin) + b"".join(RECORD.pack(*record) for record in records))
 
 
 def hits(records):

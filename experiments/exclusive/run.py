@@ -37,6 +37,9 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off \\
       --disks local,0.5ms,2ms --repeat 3"
         bytes and time on the local disk and on disks behind a network: what README shows
+  make lab-exclusive LAB="--loads zipf --n 0.5 --zeroing on --mglru off --arms direct --keep-transfers build/transfers \
+      --out build/try"
+        a guest's transfers, to try the engine on without guests
   make lab-exclusive LAB="--report"
         writes tables and pictures again from the stored results
 """
@@ -130,6 +133,13 @@ def options():
         default=ROOT / "build" / "lab" / "work",
         help="folder of images and logs (default: build/lab/work)",
     )
+    p.add_argument(
+        "--keep-transfers",
+        type=Path,
+        metavar="FOLDER",
+        help="keep what the arm `direct` logs of single transfers, of the last repetition (2 MB a disk): `cargo run"
+        " --release -p undercroft-study --example transfer_log` lets caches of any size serve such a guest in a second",
+    )
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
     return p
 
@@ -194,7 +204,7 @@ def main():
             return 0
         become_root("lab", "a memory control group for each arm")
         store = Store(a.out / "exclusive.json.xz")
-        session = Session(work, store, screen)
+        session = Session(work, store, screen, a.keep_transfers)
         present = [key for key in a.arms if arm_module.present(key)]
         todo = [c for c in a.cells if not (a.resume and store.done(c.id, arm_module.on(a.arms, c), present, a.repeat))]
         if any(c.wait_us is not None for c in todo) and (missing := slowdisk.lacks()):

@@ -22,11 +22,12 @@ GUEST_KERNEL = "mitigations=off"
 class Run(Fleet):
     """One arm of cells of one run, while it runs: `cells` are (cell, load), on the images of the first."""
 
-    def __init__(self, arm, cells, folder, accel, screen):
+    def __init__(self, arm, cells, folder, accel, screen, keep_transfers=None):
         self.cell, self.load = cells[0]  # what is measured
         arm.disks_each = self.load.disks
         super().__init__(arm, folder, self.cell.guest_mib, accel, screen)
         self.arm, self.cells = arm, cells
+        self.keep_transfers = keep_transfers  # folder that logs of single transfers stay in, if any
         self.trace = None
         self.part = 0  # number of the cell, from 1, while it is measured
 
@@ -201,6 +202,9 @@ class Run(Fleet):
             if records is None:
                 return {}
             records = records[:end]
+            if self.keep_transfers and self.arm.key == "direct":
+                name = f"{self.cell.id}-{log.path.name.removeprefix('iolog-')}.transfers"
+                perfect.keep(records, begin, self.keep_transfers / name)
             found["hits"].append(perfect.hits(records[begin:]))
             # A log is of one disk: what a cache would hold of several together cannot be computed from logs without
             # times.

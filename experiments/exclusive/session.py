@@ -18,8 +18,8 @@ from .runner import Run
 class Session:
     """What is the same for all cells of a run."""
 
-    def __init__(self, work, store, screen):
-        self.work, self.store, self.screen = work, store, screen
+    def __init__(self, work, store, screen, keep_transfers=None):
+        self.work, self.store, self.screen, self.keep_transfers = work, store, screen, keep_transfers
         (work / "images").mkdir(parents=True, exist_ok=True)
         # Held until the program ends.
         self.lock = open(work / ".lock", "w")  # noqa: SIM115
@@ -62,7 +62,8 @@ class Session:
                 disk = "" if cell.wait_us is None else f", {cell_module.shown_wait(cell.wait_us)}"
                 self.screen.say(f"  {f'{title}{disk}':36} {derive.line({'arms': {key: record}}, key)}")
 
-            Run(arm, [(cell, loads[cell.load]) for cell in cells], self.work, self.accel, self.screen).run(each)
+            of_cells = [(cell, loads[cell.load]) for cell in cells]
+            Run(arm, of_cells, self.work, self.accel, self.screen, self.keep_transfers).run(each)
         for cell in cells:
             store.finish(cell.id)
 

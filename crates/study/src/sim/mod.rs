@@ -35,6 +35,7 @@ mod run;
 pub mod simulate;
 mod sweep;
 pub mod tenants;
+pub mod transfer_log;
 
 pub use cell::{CacheCounts, Cell, CellResult};
 pub use choice::{OptNotHere, Policies, only_policies, without_repeats};
