@@ -37,7 +37,7 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off \\
       --disks local,0.5ms,2ms --repeat 3"
         bytes and time on the local disk and on disks behind a network: what README shows
-  make lab-exclusive LAB="--loads zipf --n 0.5 --zeroing on --mglru off --arms direct --keep-transfers build/transfers \
+  make lab-exclusive LAB="--loads zipf --n 0.5 --zeroing on --mglru off --arms direct --keep-transfers build/transfers \\
       --out build/try"
         a guest's transfers, to try the engine on without guests
   make lab-exclusive LAB="--report"
