@@ -37,8 +37,8 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off \\
       --disks local,0.5ms,2ms --repeat 3"
         bytes and time on the local disk and on disks behind a network: what README shows
-  make lab-exclusive LAB="--loads zipf --n 0.5 --zeroing on --mglru off --arms direct --keep-transfers build/transfers \\
-      --out build/try"
+  make lab-exclusive LAB="--loads zipf --n 0.5 --zeroing on --mglru off --arms direct --out build/try \\
+      --keep-transfers build/transfers"
         a guest's transfers, to try the engine on without guests
   make lab-exclusive LAB="--report"
         writes tables and pictures again from the stored results
