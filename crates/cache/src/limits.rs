@@ -26,6 +26,18 @@ pub const IO_FRAMES_PER_DISK: usize = 2048;
 /// size each (256 KiB).
 pub const IO_FRAMES_GUARANTEED: usize = IO_BLOCKS_MAX;
 
+/// What of these a disk has at least that has them with the others of its pool: operations for 1 MiB under way...
+pub const IO_FRAMES_LEAST: usize = 4 * IO_BLOCKS_MAX;
+
+/// ... and 64 KiB for requests, and as much for read-ahead, whatever is lent.
+pub const IO_FRAMES_GUARANTEED_LEAST: usize = READAHEAD_BLOCKS_MIN as usize;
+
+/// The same for requests under way.
+pub const REQUESTS_LEAST: usize = 256;
+
+/// The same for frames of contents that wait to be hashed.
+pub const LATER_GUARANTEED_LEAST: usize = 4;
+
 /// A disk brings one frame into the pool of its core for so many blocks of its capacity, at most as many as it may have
 /// under way.
 pub const POOL_PART: u32 = 64;

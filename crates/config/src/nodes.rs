@@ -100,6 +100,9 @@ pub struct DiskPlan {
     pub floor_bytes: u64,
     /// The most that it may ever have, in bytes.
     pub ceiling_bytes: Option<u64>,
+    /// Disks that have between them what operations of one disk may have: those of its pool when it came into the plan,
+    /// this one among them. It stays so while the disk is served.
+    pub io_disks: u32,
     /// What containers have of it by ranges of blocks, which the API sets; their shares are in `share_bytes`.
     pub parts: Vec<PartPlan>,
     /// What it is meant to reach.
@@ -177,6 +180,7 @@ impl DiskPlan {
             weight: WEIGHT_DEFAULT,
             floor_bytes: 0,
             ceiling_bytes: None,
+            io_disks: 1,
             parts: Vec::new(),
             goal: None,
             settings: DiskSettings { readahead_bytes: keys::READAHEAD_BYTES_DEFAULT, ..DiskSettings::default() },

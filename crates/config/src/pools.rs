@@ -63,4 +63,15 @@ impl ServePlan {
         }
         Pools { members, of }
     }
+
+    /// Notes with how many others each disk has what operations of one disk may have: with its pool, if it was not in
+    /// `before`, and otherwise as it was there.
+    pub(crate) fn note_io_disks(&mut self, before: &[DiskPlan]) {
+        let before: HashMap<&str, u32> = before.iter().map(|d| (d.name.as_str(), d.io_disks)).collect();
+        let pools = self.pools();
+        for (at, disk) in self.disks.iter_mut().enumerate() {
+            let now = || pools.with(at).len().max(1) as u32;
+            disk.io_disks = before.get(disk.name.as_str()).copied().unwrap_or_else(now);
+        }
+    }
 }

@@ -410,6 +410,7 @@ pub(crate) fn divide_around(
     standing: &BTreeSet<String>,
 ) -> Result<(), Misfit> {
     check_sizes(plan)?;
+    plan.note_io_disks(before);
     let mut layout = Layout::default();
     layout.follow_as(plan, plan.store.memory_bytes, strict)?;
     if plan.going_bytes > 0 {

@@ -23,7 +23,9 @@ use crate::disk::{
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
-use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, ReqId, Request};
+use crate::types::{
+    AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, IoNeeds, Op, ReqId, Request,
+};
 use pools::Pool;
 use std::collections::VecDeque;
 use std::io;
@@ -95,9 +97,9 @@ impl<P: FaultInjection> Core<P> {
         if options.size_bytes > i64::MAX as u64 {
             return Err(AddDiskError::Options("the disk is larger than 8EiB"));
         }
-        let needed = disk_bytes(&self.options, options.capacity_blocks, options.readahead_bytes);
+        let needed = disk_bytes(&self.options, options.capacity_blocks, &options);
         self.promise(needed, 0)?;
-        let frames = disk_frames(&self.options, options.capacity_blocks, options.readahead_bytes);
+        let frames = disk_frames(&self.options, options.capacity_blocks, IoNeeds::from(&options));
         self.make_room(needed - frames * B);
         if self.disks.len() <= i {
             self.disks.resize_with(i + 1, || None);
@@ -114,8 +116,8 @@ impl<P: FaultInjection> Core<P> {
     ///
     /// # Errors
     /// If the ceiling does not allow it.
-    pub fn may_add(&self, capacity_blocks: u32, readahead_bytes: u32) -> Result<(), AddDiskError> {
-        self.promise(disk_bytes(&self.options, capacity_blocks, readahead_bytes), 0)
+    pub fn may_add(&self, capacity_blocks: u32, needs: impl Into<IoNeeds>) -> Result<(), AddDiskError> {
+        self.promise(disk_bytes(&self.options, capacity_blocks, needs), 0)
     }
 
     /// Bytes promised to disks. What operations have borrowed of the part of a disk that is gone, or smaller now, stays

@@ -17,11 +17,11 @@ use super::writes::changes::Changes;
 use super::writes::losses::PORTS_BYTES;
 use super::writes::segment::Segment;
 use crate::limits::{
-    CONTENT_BYTES_PER_BLOCK_MAX, LATER_GUARANTEED, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, POOL_PART,
-    REQUEST_OPS_MAX,
+    CONTENT_BYTES_PER_BLOCK_MAX, IO_FRAMES_GUARANTEED_LEAST, IO_FRAMES_LEAST, LATER_GUARANTEED, LATER_GUARANTEED_LEAST,
+    METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, POOL_PART, REQUEST_OPS_MAX, REQUESTS_LEAST,
 };
 use crate::store::ram::{DEDUPLICATION_BYTES_PER_FRAME, PAGE_BYTES};
-use crate::types::CoreOptions;
+use crate::types::{CoreOptions, IoNeeds};
 use undercroft_host::FRAME_BYTES;
 
 /// Bytes of metadata that an arena keeps per frame it reserves: its place in the list of free ones, and its holders.
@@ -64,7 +64,9 @@ pub(super) struct Allowance {
     /// Reads joined and waited for.
     pub waiters: usize,
     /// Frames behind contents that wait to be hashed which need no loan.
-    later: usize,
+    pub later: usize,
+    /// The most that the disk brings into the pool of its core: the same for all disks of a pool, whichever pays.
+    pool_part_max: u32,
     /// Bytes that each of those frames takes.
     frame_bytes: usize,
     /// Bytes of metadata that were promised with it.
@@ -72,22 +74,25 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// The allowance of a disk that reads ahead `readahead_bytes` at most.
-    pub(crate) fn new(options: &CoreOptions, readahead_bytes: u32) -> Self {
-        let frames = options.io_frames_per_disk.max(1) as usize;
+    /// The allowance of a disk with these needs.
+    pub(crate) fn new(options: &CoreOptions, needs: IoNeeds) -> Self {
+        // A part of what one disk has, and no less than the least.
+        let part = |all: usize, least: usize| (all / needs.disks.max(1) as usize).max(least.min(all)).max(1);
+        let frames = part(options.io_frames_per_disk as usize, IO_FRAMES_LEAST);
         let mut allowance = Self {
             demand: frames,
             ahead: 0,
-            guaranteed: options.io_frames_guaranteed.max(1) as usize,
-            later: if options.contents { LATER_GUARANTEED } else { 0 },
+            guaranteed: part(options.io_frames_guaranteed as usize, IO_FRAMES_GUARANTEED_LEAST),
+            later: if options.contents { part(LATER_GUARANTEED, LATER_GUARANTEED_LEAST) } else { 0 },
+            pool_part_max: options.io_frames_per_disk.max(1),
             ops: 0,
             window: 0,
-            requests: options.requests_per_disk.max(1) as usize,
+            requests: part(options.requests_per_disk as usize, REQUESTS_LEAST),
             waiters: 2 * frames + 64,
             frame_bytes: frame_bytes(options.contents),
             promised_fixed_bytes: 0,
         };
-        allowance.split(allowance.ahead_for(readahead_bytes));
+        allowance.split(allowance.ahead_for(needs.readahead_bytes));
         allowance.promised_fixed_bytes = allowance.fixed_bytes();
         allowance
     }
@@ -128,7 +133,7 @@ impl Allowance {
 
     /// Frames that a disk of `blocks` blocks brings into the pool of its core.
     pub(crate) fn pool_part(&self, blocks: u32) -> u32 {
-        (blocks / POOL_PART).min((self.demand + self.ahead) as u32)
+        (blocks / POOL_PART).min(self.pool_part_max)
     }
 
     /// Operations of any kind that may be under way at a time: with frames, and one without per request.
@@ -176,27 +181,28 @@ impl Allowance {
 
 /// Bytes that a disk of `capacity_blocks` takes from a core's ceiling: its blocks, their metadata, what its operations
 /// under way are guaranteed, and what it brings into the pool that the disks of the core share.
-pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
-    let allowance = Allowance::new(options, readahead_bytes);
+pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, needs: impl Into<IoNeeds>) -> u64 {
+    let allowance = Allowance::new(options, needs.into());
     u64::from(capacity_blocks) * block_bytes(options) + allowance.bytes(capacity_blocks)
 }
 
 /// Frames of that.
-pub(crate) fn disk_frames(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
-    let allowance = Allowance::new(options, readahead_bytes);
+pub(crate) fn disk_frames(options: &CoreOptions, capacity_blocks: u32, needs: IoNeeds) -> u64 {
+    let allowance = Allowance::new(options, needs);
     let pool_part = allowance.pool_part(capacity_blocks);
     u64::from(capacity_blocks) + u64::from(pool_part) + allowance.guaranteed_frames() as u64
 }
 
 /// The most blocks that each of `disks` equal disks can keep under the ceiling of `options`; 0 if not even disks
 /// without a cache fit.
-pub fn blocks_per_disk_max(options: &CoreOptions, disks: u32, readahead_bytes: u32) -> u32 {
+pub fn blocks_per_disk_max(options: &CoreOptions, disks: u32, needs: impl Into<IoNeeds>) -> u32 {
+    let needs = needs.into();
     let share = usable_bytes(options) / u64::from(disks.max(1));
     // `disk_bytes` grows with the capacity, so the answer can be searched for by halves.
     let (mut fits, mut over) = (0u32, u32::MAX);
     while over - fits > 1 {
         let mid = fits + (over - fits) / 2;
-        if disk_bytes(options, mid, readahead_bytes) <= share { fits = mid } else { over = mid }
+        if disk_bytes(options, mid, needs) <= share { fits = mid } else { over = mid }
     }
     fits
 }
@@ -253,7 +259,7 @@ mod tests {
     #[test]
     fn what_a_share_holds_is_the_same_whichever_way_it_is_asked() {
         let o = CoreOptions::new(1 << 30);
-        let allowance = Allowance::new(&o, 512 << 10);
+        let allowance = Allowance::new(&o, (512 << 10).into());
         let block = block_bytes(&o);
         for blocks in [0u32, 1, 63, 64, 2500, 70_000, 131_071, 131_072, 200_000, 3_000_000] {
             let bytes = u64::from(blocks) * block + allowance.bytes(blocks);
@@ -266,14 +272,32 @@ mod tests {
     }
 
     #[test]
+    fn disks_of_a_pool_take_little_more_than_one() {
+        let o = CoreOptions::new(1 << 30);
+        let bytes = |disks| Allowance::new(&o, IoNeeds { readahead_bytes: 512 << 10, disks }).bytes(0);
+        for disks in [2u32, 4] {
+            // What each has whatever its operations may have: records, queues of the guest's pages.
+            let own = u64::from(disks) * (48 << 10);
+            let all = u64::from(disks) * bytes(disks);
+            assert!(all < bytes(1) + own, "{disks} disks: {all} bytes, one: {}", bytes(1));
+        }
+        let least = Allowance::new(&o, IoNeeds { readahead_bytes: 512 << 10, disks: 1000 });
+        assert_eq!((least.demand + least.ahead, least.requests), (IO_FRAMES_LEAST, REQUESTS_LEAST));
+        assert!(least.demand >= IO_FRAMES_LEAST / 2 && least.window > 1, "{least:?}");
+        assert_eq!(least.guaranteed_frames(), 2 * IO_FRAMES_GUARANTEED_LEAST + LATER_GUARANTEED_LEAST);
+        // Who pays for a pool brings the same part, whatever its own operations may have.
+        assert_eq!(least.pool_part(1 << 30), Allowance::new(&o, 0.into()).pool_part(1 << 30));
+    }
+
+    #[test]
     fn what_disks_are_guaranteed_does_not_depend_on_their_capacity() {
         let o = CoreOptions::new(1 << 30);
-        let some = Allowance::new(&o, 1 << 20);
+        let some = Allowance::new(&o, (1 << 20).into());
         assert_eq!(some.guaranteed_frames(), 2 * crate::limits::IO_FRAMES_GUARANTEED + LATER_GUARANTEED);
         assert_eq!((some.pool_part(6400), some.pool_part(1 << 30)), (100, crate::limits::IO_FRAMES_PER_DISK as u32));
-        let none = Allowance::new(&o, 0);
+        let none = Allowance::new(&o, 0.into());
         assert_eq!((none.demand, none.ahead), (crate::limits::IO_FRAMES_PER_DISK, 0));
-        let least = Allowance::new(&CoreOptions { io_frames_per_disk: 1, contents: false, ..o }, 1 << 20);
+        let least = Allowance::new(&CoreOptions { io_frames_per_disk: 1, contents: false, ..o }, (1 << 20).into());
         assert_eq!((least.guaranteed_frames(), least.demand, least.ahead), (1, 1, 0));
     }
 }

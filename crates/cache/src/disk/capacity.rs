@@ -203,9 +203,10 @@ impl<P: FaultInjection> Disk<P> {
     /// Bytes that the disk would bring more into the pool of frames for I/O than both do apart, with another disk's
     /// capacity in its own.
     pub(crate) fn brings_more(&self, other: &Self) -> u64 {
-        let part = |blocks| self.operations.allowance().bytes(blocks);
+        let bytes = |disk: &Self, blocks| disk.operations.allowance().bytes(blocks);
         let (own, others) = (self.capacity.paid, other.capacity.paid);
-        (part(own.saturating_add(others)) + part(0)).saturating_sub(part(own) + part(others))
+        let together = bytes(self, own.saturating_add(others)) + bytes(other, 0);
+        together.saturating_sub(bytes(self, own) + bytes(other, others))
     }
 
     /// Frames that its operations are guaranteed, and what it brings into the pool.

@@ -7,7 +7,7 @@
 
 use super::Disk;
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{LATER_GUARANTEED, LATER_MAX};
+use crate::limits::LATER_MAX;
 use crate::store::ram::Store;
 
 /// A disk's loan stays within so many times what is free in the pool, where requests wait for it.
@@ -27,7 +27,7 @@ impl<P: FaultInjection> Disk<P> {
         let each = self.operations.allowance().guaranteed;
         self.operations.demand().saturating_sub(each)
             + self.ahead_used().saturating_sub(each)
-            + self.side.waits().saturating_sub(LATER_GUARANTEED)
+            + self.side.waits().saturating_sub(self.operations.allowance().later)
     }
 
     /// Frames that the disk may borrow now.
@@ -62,7 +62,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether one more content may wait to be hashed.
     pub(super) fn later_room(&self, arena: &Store) -> bool {
         let waits = self.side.waits();
-        waits < LATER_GUARANTEED || waits < LATER_MAX && self.pool_room(OTHERS_TIMES, arena) > 0
+        waits < self.operations.allowance().later || waits < LATER_MAX && self.pool_room(OTHERS_TIMES, arena) > 0
     }
 
     /// The disk comes to its core, and brings its part into the pool.

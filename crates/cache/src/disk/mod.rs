@@ -45,7 +45,7 @@ pub(crate) use pooled::Leaving;
 
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::ram::{SharingDomain, Store};
-use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats, ReqId};
+use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats, IoNeeds, ReqId};
 use allowance::Allowance;
 use capacity::{Capacity, slots_max};
 use guest::GuestSide;
@@ -131,7 +131,7 @@ impl<P: FaultInjection> Disk<P> {
     /// A disk that shares frames with the others of `group`, and whose capacity the core's ceiling has room for.
     pub(crate) fn new(id: DiskId, options: DiskOptions, core: &CoreOptions, group: SharingDomain, faults: P) -> Self {
         let capacity = options.capacity_blocks;
-        let allowance = Allowance::new(core, options.readahead_bytes);
+        let allowance = Allowance::new(core, IoNeeds::from(&options));
         let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
         let settings = Settings::new(id, options, core);
         let (kind, key, most) = (settings.options().policy, settings.hash_key(), slots_max(core, settings.options()));

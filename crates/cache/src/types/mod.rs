@@ -12,6 +12,6 @@ mod request;
 
 pub use effects::{Effects, Event};
 pub use io::{Extent, Io, IoDone, IoKind, IoTarget, Lost, OpId};
-pub use options::{AddDiskError, Base, CoreOptions, DiskOptions, Geometry, GroupId, LayerId, SetPartsError};
+pub use options::{AddDiskError, Base, CoreOptions, DiskOptions, Geometry, GroupId, IoNeeds, LayerId, SetPartsError};
 pub use report::{DiskStats, ExclusiveReport, ExclusiveState, PartStats, PoolStats, Shared, SharingDomainReport};
 pub use request::{DiskId, Found, IoError, MemoryId, Op, Paused, ReqId, Request};

@@ -94,6 +94,10 @@ pub struct DiskOptions {
     pub capacity_blocks: u32,
     /// Read-ahead for proven sequential streams: bytes ahead at most; 0 turns it off.
     pub readahead_bytes: u32,
+    /// Disks that have between them what operations of one disk may have, this one among them: those that keep their
+    /// blocks together ([`Core::join_pool`](crate::Core::join_pool)). At least 1. Stays as it is while the disk is
+    /// there.
+    pub io_disks: u32,
     /// Whether a written block that was not cached becomes cached.
     pub write_allocate: bool,
     /// Whether the cache is kept exclusive of the guest's, once [`Core::set_guest`](crate::Core::set_guest) has said
@@ -118,10 +122,33 @@ impl DiskOptions {
             policy,
             capacity_blocks,
             readahead_bytes: 0,
+            io_disks: 1,
             write_allocate: true,
             exclusive: ExclusiveMode::default(),
             group: None,
         }
+    }
+}
+
+/// What decides how much memory a disk's operations are promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoNeeds {
+    /// [`DiskOptions::readahead_bytes`].
+    pub readahead_bytes: u32,
+    /// [`DiskOptions::io_disks`].
+    pub disks: u32,
+}
+
+impl From<u32> for IoNeeds {
+    /// A disk that reads ahead so many bytes at most, and has what one disk may have for itself.
+    fn from(readahead_bytes: u32) -> Self {
+        Self { readahead_bytes, disks: 1 }
+    }
+}
+
+impl From<&DiskOptions> for IoNeeds {
+    fn from(options: &DiskOptions) -> Self {
+        Self { readahead_bytes: options.readahead_bytes, disks: options.io_disks }
     }
 }
 

@@ -41,10 +41,14 @@ fn disks_of_a_vm_are_together_unless_one_has_a_share_of_its_own() {
         let plan = place.good(&file(key));
         assert_eq!(pools(&plan), [["web:root", "web:logs"]], "{key}");
     }
+    let io_disks = |plan: &ServePlan| plan.disks.iter().map(|d| d.io_disks).collect::<Vec<_>>();
+    assert_eq!(io_disks(&plan), [3, 3, 3, 1, 1, 1], "what operations may have is divided in a pool");
+    assert_eq!(io_disks(&place.good(&file("weight=200"))), [2, 1, 2, 1, 1, 1]);
     let weight = keys::settable("weight").unwrap();
     let change = |text: &str| NodeChange::default().with("weight", Written::parse(weight, text).unwrap());
     let apart = plan.with_node("web:data", &change("200")).unwrap();
     assert_eq!(pools(&apart), [["web:root", "web:logs"]]);
+    assert_eq!(io_disks(&apart), io_disks(&plan), "disks that are served keep what they came with");
     let again = apart.with_node("web:data", &change("100")).unwrap();
     assert_eq!(pools(&again), pools(&plan), "as if nothing had been set");
 }

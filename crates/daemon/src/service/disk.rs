@@ -108,6 +108,7 @@ fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, group: Op
     DiskOptions {
         read_only: plan.image.read_only || geometry.read_only,
         write_allocate: plan.write_allocate,
+        io_disks: plan.io_disks,
         group,
         ..DiskOptions::new(geometry, plan.policy, capacity_blocks).with(&plan.settings)
     }

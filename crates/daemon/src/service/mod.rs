@@ -37,7 +37,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use undercroft_cache::{CoreOptions, blocks_per_disk_max};
+use undercroft_cache::{CoreOptions, IoNeeds, blocks_per_disk_max};
 use undercroft_config::{ControlError, DiskPlan, ServePlan};
 use undercroft_frontend::nbd::{Budget, NbdServer};
 use undercroft_frontend::vhost::EventLoop;
@@ -235,7 +235,12 @@ impl Service {
 
 /// Blocks that a disk's share holds, besides their metadata and its operations under way.
 fn capacity_blocks(plan: &DiskPlan) -> u32 {
-    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, plan.settings.readahead_bytes)
+    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, io_needs(plan))
+}
+
+/// What decides how much of its share a disk's operations take.
+fn io_needs(plan: &DiskPlan) -> IoNeeds {
+    IoNeeds { readahead_bytes: plan.settings.readahead_bytes, disks: plan.io_disks }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

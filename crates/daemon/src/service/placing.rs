@@ -5,7 +5,7 @@
 
 use super::disk::{self, ServedDisk};
 use super::pools::Together;
-use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, lock, memory, shares};
+use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, io_needs, lock, memory, shares};
 use crate::worker::{AddDiskError, Gone};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -56,9 +56,9 @@ impl Service {
 
     /// Waits until worker `n` has room for a disk: those that have been told to give need a moment for it.
     pub(super) fn make_room(&self, n: usize, plan: &DiskPlan, blocks: u32) -> Result<(), AddDiskError> {
-        let (readahead_bytes, give_up) = (plan.settings.readahead_bytes, Instant::now() + ROOM_WAIT);
+        let (needs, give_up) = (io_needs(plan), Instant::now() + ROOM_WAIT);
         loop {
-            match self.workers[n].call(move |w| w.core().may_add(blocks, readahead_bytes)) {
+            match self.workers[n].call(move |w| w.core().may_add(blocks, needs)) {
                 Ok(Err(e)) if Instant::now() >= give_up || *lock(&self.stop.0) => return Err(e.into()),
                 Ok(Err(_)) => {}
                 Ok(Ok(())) | Err(_) => return Ok(()),

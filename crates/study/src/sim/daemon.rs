@@ -349,14 +349,16 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
             .filter(|&n| n <= undercroft_units::SLOTS_MAX)
             .ok_or_else(|| too_large("a cache"))?;
         let readahead_bytes = u32::try_from(disk.readahead_bytes).unwrap_or(u32::MAX);
-        limits.memory_bytes += disk_bytes(&limits, capacity, readahead_bytes);
         let align = if disk.align_bytes.is_power_of_two() { disk.align_bytes.min(BLOCK_BYTES as u32) } else { ALIGN };
-        planned.push(DiskOptions {
+        let plan = DiskOptions {
             readahead_bytes,
+            io_disks: disks_with(header, planned.len()),
             write_allocate: disk.write_allocate,
             exclusive: ExclusiveMode::Off,
             ..DiskOptions::new(&Geometry { align, ..Geometry::new(disk.size_bytes) }, policy, capacity)
-        });
+        };
+        limits.memory_bytes += disk_bytes(&limits, capacity, &plan);
+        planned.push(plan);
     }
     // Room for what the core itself takes beside its disks.
     limits.memory_bytes += limits.memory_bytes / 64 + (1 << 20);
@@ -389,6 +391,12 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
 fn first_of(header: &RecordingHeader, n: usize) -> Option<usize> {
     let with = header.disks[n].together_with.as_ref()?;
     header.disks.iter().position(|d| d.together_with.as_ref() == Some(with))
+}
+
+/// Disks of the recording that keep their blocks together with disk `n`, it among them.
+fn disks_with(header: &RecordingHeader, n: usize) -> u32 {
+    let together = |with: &String| header.disks.iter().filter(|d| d.together_with.as_ref() == Some(with)).count();
+    header.disks[n].together_with.as_ref().map_or(1, together).max(1) as u32
 }
 
 /// Why the daemon may have found other blocks than a simulation can.

@@ -53,6 +53,8 @@ pub(super) struct Extras {
     pub live: Option<Rng>,
     /// Disks keep their blocks together for a while. With numbers of its own, likewise.
     pub pools: Option<Rng>,
+    /// What operations of one disk may have is divided among several. With numbers of its own, likewise.
+    pub divided: Option<Rng>,
     /// The disks of a guest are told at different times that its memory is another, and reset one by one. With numbers
     /// of its own, likewise.
     pub late: Option<Rng>,
@@ -87,9 +89,11 @@ impl Extras {
         let offsets = (on && seed % 11 == 3 && !opaque).then(|| Rng::new(seed ^ 0x0ff5_e700_0000_0000));
         let one_guest = one_guest || late.is_some() || opaque;
         let (mixes, live, pools) = (mixes && !opaque, live.filter(|_| !opaque), pools.filter(|_| !opaque));
+        let divided = (pools.is_some() && seed % 16 == 10).then(|| Rng::new(seed ^ 0xd171_ded0_0000_0000));
         let drops = on && seed % 8 == 5;
         Self {
             guaranteed,
+            divided,
             rng,
             on,
             calls,
@@ -157,6 +161,9 @@ impl Extras {
     /// How a disk differs from the usual one.
     pub fn shape(&mut self, disk: &mut SimDisk, options: &mut DiskOptions) {
         self.set(options);
+        if let Some(rng) = &mut self.divided {
+            options.io_disks = *rng.pick(&[1, 2, 3, 4]);
+        }
         if self.offsets.is_some() {
             disk.geometry.align = disk.geometry.align.min(512);
             options.size_bytes = disk.geometry.size;

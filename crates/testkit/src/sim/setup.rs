@@ -19,6 +19,9 @@ use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
 
+/// Frames that operations of one disk may have, where that is divided: more than what a part is at least.
+const DIVIDED_FRAMES: u32 = 4 * limits::IO_FRAMES_LEAST as u32;
+
 /// Blocks of the image in runs whose disks are all clones of one: more than any of them may keep, less than all may.
 const CLONE_BLOCKS: u64 = 160;
 
@@ -119,7 +122,7 @@ impl<P: FaultInjection> Sim<P> {
         }
         let mut core_options = CoreOptions {
             memory_bytes: 0,
-            io_frames_per_disk: io_frames,
+            io_frames_per_disk: extras.divided.as_ref().map_or(io_frames, |_| DIVIDED_FRAMES),
             io_frames_guaranteed: extras.guaranteed.unwrap_or(limits::IO_FRAMES_GUARANTEED as u32),
             requests_per_disk: *rng.pick(&[4, 16, 64]),
             hash_seed: rng.bits(),
@@ -128,10 +131,8 @@ impl<P: FaultInjection> Sim<P> {
             // Not for every seed: those of faults that were found long ago are to run as they did.
             step_bytes: if seed % 8 == 1 { [1, B, 3 * B, 16 * B][seed as usize / 8 % 4] } else { u64::MAX },
         };
-        let needed: u64 = disk_options
-            .iter()
-            .map(|o: &DiskOptions| disk_bytes(&core_options, o.capacity_blocks, o.readahead_bytes))
-            .sum();
+        let needed: u64 =
+            disk_options.iter().map(|o: &DiskOptions| disk_bytes(&core_options, o.capacity_blocks, o)).sum();
         // A little more than needed for the arena's own, and sometimes room to grow.
         core_options.memory_bytes = needed + needed / 500 + 8192 + *rng.pick(&[0, 100 * B, 1000 * B]);
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
@@ -222,5 +223,6 @@ pub(super) fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         write_allocate: !rng.one_in(3),
         exclusive: *rng.pick(&ExclusiveMode::ALL),
         group: None,
+        io_disks: 1,
     }
 }

@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_table_takes_its_memory_with_its_first_block_and_never_more() {
-        let allowance = Allowance::new(&CoreOptions::new(64 << 20), 1 << 20);
+        let allowance = Allowance::new(&CoreOptions::new(64 << 20), (1 << 20).into());
         let mut near = NearBlocks::new(&allowance, 1);
         assert_eq!(near.table.capacity(), 0, "a disk that is never read has a table");
         near.reading(0, 7, 1);
