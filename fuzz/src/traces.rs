@@ -3,19 +3,31 @@
 //! Owns the target of traces, never a parser. Invariant: as for all targets, a panic is a defect of the parser.
 
 use undercroft_trace::options::{Csv, Event};
+use undercroft_trace::transfers::TransferLog;
 use undercroft_trace::{Format, ReaderOptions, TraceReader};
 
 /// A few bytes can name 2^27 blocks; so many are as good as all.
 const ACCESSES_MAX: usize = 100_000;
 
+/// The first byte of what is a log of a guest's transfers.
+const TRANSFERS: u8 = u8::MAX;
+
 /// Arbitrary bytes as a trace, the format by the first byte, compressed or not: an error at worst, within bounded time
 /// and memory. The second byte chooses how it is read: leniently, split, with keys as sectors or blocks, CSV with a map
-/// of columns.
+/// of columns. The last first byte is for logs of a guest's transfers.
 ///
 /// # Panics
-/// If a request does not fit its blocks, or a reader goes on after an error.
+/// If a request does not fit its blocks, a reader goes on after an error, or a log of transfers measures nothing or has
+/// a page that it does not count.
 pub fn trace(data: &[u8]) {
     let [which, how, data @ ..] = data else { return };
+    if *which == TRANSFERS {
+        if let Ok(log) = TransferLog::parse(data) {
+            assert!(log.begin() < log.transfers().len(), "nothing is measured");
+            assert!(log.transfers().iter().all(|t| t.page < log.pages()), "a page is not counted");
+        }
+        return;
+    }
     let format = Format::ALL.get(usize::from(*which)).copied();
     let bit = |n: u8| how >> n & 1 == 1;
     let mut csv = Csv::default();

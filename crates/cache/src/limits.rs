@@ -32,6 +32,9 @@ pub const IO_FRAMES_LEAST: usize = 4 * IO_BLOCKS_MAX;
 /// ... and 64 KiB for requests, and as much for read-ahead, whatever is lent.
 pub const IO_FRAMES_GUARANTEED_LEAST: usize = READAHEAD_BLOCKS_MIN as usize;
 
+/// The same for operations with frames, read-ahead not counted.
+pub const OPS_LEAST: usize = 128;
+
 /// The same for requests under way.
 pub const REQUESTS_LEAST: usize = 256;
 

@@ -8,7 +8,8 @@
 use std::process::ExitCode;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_study::sim::host::Placement;
-use undercroft_study::sim::transfer_log::TransferLog;
+use undercroft_study::sim::transfer_log::{ages_at_eviction, replay};
+use undercroft_trace::transfers::TransferLog;
 
 const USAGE: &str = "usage: transfer_log LOG... [--size MIB]... [--pages N] [--ages]";
 /// Pages of the laboratory's guests of 192 MiB.
@@ -60,13 +61,13 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<(), String> {
         let log = TransferLog::parse(&bytes).map_err(|e| format!("{path}: {e}"))?;
         if ages {
             println!("{path}: ages at eviction, in transfers, for each tenth of what is measured");
-            show_ages(&log.ages_at_eviction());
+            show_ages(&ages_at_eviction(&log));
             continue;
         }
         for &mib in &sizes {
             print!("{path} {mib} MiB:");
             for (name, placement, policy) in ARMS {
-                let result = log.replay(placement, policy, mib * BLOCKS_PER_MIB, pages);
+                let result = replay(&log, placement, policy, mib * BLOCKS_PER_MIB, pages);
                 print!("  {name} {:.1}", percent(result.count.hits, result.count.reads));
                 if let Placement::Exclusive(_) = placement {
                     print!(" ({:.0} % of evictions cached)", percent(result.evictions_cached, result.evictions));

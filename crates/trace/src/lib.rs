@@ -36,6 +36,7 @@ mod summary;
 pub mod synth;
 mod tally;
 mod tenants;
+pub mod transfers;
 pub mod write;
 
 pub use access::{Access, AccessKind, TraceRequest};

@@ -18,7 +18,7 @@ use super::writes::losses::PORTS_BYTES;
 use super::writes::segment::Segment;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_FRAMES_GUARANTEED_LEAST, IO_FRAMES_LEAST, LATER_GUARANTEED, LATER_GUARANTEED_LEAST,
-    METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, POOL_PART, REQUEST_OPS_MAX, REQUESTS_LEAST,
+    METADATA_BYTES_PER_BLOCK_MAX, OPS_LEAST, OPS_PER_DISK_MAX, POOL_PART, REQUEST_OPS_MAX, REQUESTS_LEAST,
 };
 use crate::store::ram::{DEDUPLICATION_BYTES_PER_FRAME, PAGE_BYTES};
 use crate::types::{CoreOptions, IoNeeds};
@@ -57,6 +57,8 @@ pub(super) struct Allowance {
     pub guaranteed: usize,
     /// Operations with frames, read-ahead not counted.
     pub ops: usize,
+    /// The most that they may be.
+    ops_max: usize,
     /// Operations and joined reads that one request waits for at a time.
     pub window: u32,
     /// Requests.
@@ -86,6 +88,7 @@ impl Allowance {
             later: if options.contents { part(LATER_GUARANTEED, LATER_GUARANTEED_LEAST) } else { 0 },
             pool_part_max: options.io_frames_per_disk.max(1),
             ops: 0,
+            ops_max: part(OPS_PER_DISK_MAX, OPS_LEAST),
             window: 0,
             requests: part(options.requests_per_disk as usize, REQUESTS_LEAST),
             waiters: 2 * frames + 64,
@@ -106,7 +109,7 @@ impl Allowance {
     pub(super) fn split(&mut self, ahead: usize) {
         let frames = self.demand + self.ahead;
         (self.ahead, self.demand) = (ahead, frames - ahead);
-        self.ops = self.demand.min(OPS_PER_DISK_MAX);
+        self.ops = self.demand.min(self.ops_max);
         self.window = (self.ops as u32).div_ceil(2).min(REQUEST_OPS_MAX);
     }
 
@@ -276,8 +279,8 @@ mod tests {
         let o = CoreOptions::new(1 << 30);
         let bytes = |disks| Allowance::new(&o, IoNeeds { readahead_bytes: 512 << 10, disks }).bytes(0);
         for disks in [2u32, 4] {
-            // What each has whatever its operations may have: records, queues of the guest's pages.
-            let own = u64::from(disks) * (48 << 10);
+            // What each has whatever its operations may have: records, the least of tables.
+            let own = u64::from(disks) * (96 << 10);
             let all = u64::from(disks) * bytes(disks);
             assert!(all < bytes(1) + own, "{disks} disks: {all} bytes, one: {}", bytes(1));
         }

@@ -4,6 +4,7 @@
 //! a small machine without mapped files. Never sees the host. Invariant: a page of memory is free or holds one block.
 
 use std::collections::HashMap;
+use undercroft_trace::transfers::Transfer;
 
 /// The memory of a guest as its host sees it: pages and their contents.
 pub trait GuestMemory {
@@ -24,17 +25,6 @@ pub struct GuestOptions {
     pub free_pages: u32,
     /// Whether a page is zeroed when it is allocated (`init_on_alloc=1`).
     pub zeroing: bool,
-}
-
-/// A request of the guest to its disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// The block.
-    pub block: u64,
-    /// The page of guest memory that it is read into or written from.
-    pub page: u32,
-    /// Whether it is written.
-    pub write: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,9 +3,10 @@
 //! Owns what is in the pages and which are dirty. Never sees the host. Invariant: a slot of the index is a page, and a
 //! page that a block leaves is given to the next one at once.
 
-use crate::sim::guest::{GuestMemory, Transfer};
+use crate::sim::guest::GuestMemory;
 use std::collections::HashMap;
 use undercroft_engine::{Access, AnyPolicyKind, Index, Outcome};
+use undercroft_trace::transfers::Transfer;
 
 /// A guest's cache that a policy of the engine manages.
 pub struct PolicyGuest {

@@ -3,13 +3,14 @@
 //! Owns the counts. Never decides: the index and `Exclusive` do. Invariant: what is counted as a hit would have been
 //! served without the disk.
 
-use crate::sim::guest::{GuestMemory, Transfer};
+use crate::sim::guest::GuestMemory;
 use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{
     Access, AnyPolicyKind, Copied, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index,
     Outcome, Rescue, Tier,
 };
+use undercroft_trace::transfers::Transfer;
 
 /// How the host keeps blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

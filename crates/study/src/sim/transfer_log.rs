@@ -1,55 +1,19 @@
 //! What a host cache would have saved beside a real guest, from a log of the guest's transfers.
 //!
-//! Owns the format (experiments/guest/iolog.c writes it, `make lab-exclusive LAB=--keep-transfers` keeps it) and the
-//! guest that it stands for. Never decides what a cache keeps: that is [`Host`], on the daemon's own engine. Invariant:
-//! a page holds the block that was last moved through it; at its reuse it holds nothing, as in guests that zero pages.
+//! Owns the guest that a log stands for. Never decides what a cache keeps: that is [`Host`], on the daemon's own
+//! engine. Invariant: a page holds the block that was last moved through it; at its reuse it holds nothing, as in
+//! guests that zero pages.
 //!
 //! What the log does not tell is taken as it helps: a page that the guest has changed and not written back counts as
 //! holding its block, and a page that a program of the guest uses does so until it is used for another block. So an
 //! exclusive cache is shown a little better than it is beside that guest. In return a run takes milliseconds and is the
 //! same each time.
 
-use crate::sim::guest::{GuestMemory, Transfer};
+use crate::sim::guest::GuestMemory;
 use crate::sim::host::{Count, Host, Placement};
 use std::collections::HashMap;
 use undercroft_engine::{AnyPolicyKind, ExclusiveStats};
-
-/// Bytes before the first record: how many there are, and which is the first that is measured.
-const HEADER_BYTES: usize = 16;
-/// Bytes of a record: the page's address (8), the block (4), read or write (1), and what is of no use here (3).
-const RECORD_BYTES: usize = 16;
-const WRITE: u8 = 1;
-
-/// Why a file is no log of transfers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransferLogError {
-    /// It ends before what it says that it has.
-    #[error("it has {has} bytes where its first eight announce {wanted}: it is cut off, or no log of transfers")]
-    Short {
-        /// Bytes there are.
-        has: usize,
-        /// Bytes there should be.
-        wanted: u64,
-    },
-    /// The part that is measured is empty.
-    #[error("what is measured begins at record {begin} of {count}: nothing is measured in it")]
-    Nothing {
-        /// The first record that is measured.
-        begin: u64,
-        /// Records.
-        count: u64,
-    },
-}
-
-/// See the head of the file.
-#[derive(Clone, Debug)]
-pub struct TransferLog {
-    transfers: Vec<Transfer>,
-    /// The first transfer that is measured.
-    begin: usize,
-    /// Different pages that occur.
-    pages: u32,
-}
+use undercroft_trace::transfers::{Transfer, TransferLog};
 
 /// What a cache did in the part of a log that is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,84 +26,55 @@ pub struct LogResult {
     pub evictions_cached: u64,
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
+/// At which ages pages that reads had filled were used for another block in the measured part, in transfers since
+/// the last one of the page; in order of time.
+pub fn ages_at_eviction(log: &TransferLog) -> Vec<u32> {
+    let mut held: Vec<Option<(usize, Transfer)>> = vec![None; log.pages() as usize];
+    let mut ages = vec![];
+    for (n, &now) in log.transfers().iter().enumerate() {
+        let before = held[now.page as usize].replace((n, now));
+        if let Some((at, what)) = before
+            && n >= log.begin()
+            && what.block != now.block
+            && !what.write
+        {
+            ages.push((n - at) as u32);
+        }
+    }
+    ages
 }
 
-impl TransferLog {
-    /// Reads a log.
-    ///
-    /// # Errors
-    /// If it is cut off, or nothing in it is measured.
-    pub fn parse(bytes: &[u8]) -> Result<Self, TransferLogError> {
-        let short = |wanted| TransferLogError::Short { has: bytes.len(), wanted };
-        let (header, records) = bytes.split_at_checked(HEADER_BYTES).ok_or(short(HEADER_BYTES as u64))?;
-        let (count, begin) = (number(&header[..8]), number(&header[8..]));
-        if count > (records.len() / RECORD_BYTES) as u64 {
-            return Err(short(count.saturating_mul(RECORD_BYTES as u64).saturating_add(HEADER_BYTES as u64)));
+/// Lets a cache of `slots` blocks serve the guest, which has `pages` pages of memory or as many as occur.
+pub fn replay(
+    log: &TransferLog,
+    placement: Placement,
+    policy: impl Into<AnyPolicyKind>,
+    slots: u32,
+    pages: u32,
+) -> LogResult {
+    let pages = pages.max(log.pages());
+    let mut host = Host::new(placement, policy, slots, pages);
+    let mut guest = LoggedGuest { held: vec![None; pages as usize], versions: HashMap::new(), reused: None };
+    let mut before = (host.count, ExclusiveStats::default());
+    for (n, &transfer) in log.transfers().iter().enumerate() {
+        if n == log.begin() {
+            before = (host.count, host.exclusive_stats());
         }
-        if begin >= count {
-            return Err(TransferLogError::Nothing { begin, count });
+        let Transfer { page, block, write } = transfer;
+        let stays = guest.held[page as usize].is_some_and(|(held, _)| held == block);
+        guest.reused = (!stays).then_some(page);
+        host.transfer(&guest, transfer);
+        guest.reused = None;
+        if write {
+            *guest.versions.entry(block).or_default() += 1;
         }
-        // Addresses are those of a process: pages are numbered as they first occur.
-        let mut pages = HashMap::new();
-        let transfers = records.chunks_exact(RECORD_BYTES).take(count as usize).map(|record| {
-            let next = pages.len() as u32;
-            let page = *pages.entry(number(&record[..8])).or_insert(next);
-            Transfer { page, block: number(&record[8..12]), write: record[12] == WRITE }
-        });
-        Ok(Self { transfers: transfers.collect(), begin: begin as usize, pages: pages.len() as u32 })
+        guest.held[page as usize] = Some((block, guest.version(block)));
     }
-
-    /// Different pages of the guest that occur.
-    pub fn pages(&self) -> u32 {
-        self.pages
-    }
-
-    /// At which ages pages that reads had filled were used for another block in the measured part, in transfers since
-    /// the last one of the page; in order of time.
-    pub fn ages_at_eviction(&self) -> Vec<u32> {
-        let mut held: Vec<Option<(usize, Transfer)>> = vec![None; self.pages as usize];
-        let mut ages = vec![];
-        for (n, &now) in self.transfers.iter().enumerate() {
-            let before = held[now.page as usize].replace((n, now));
-            if let Some((at, what)) = before
-                && n >= self.begin
-                && what.block != now.block
-                && !what.write
-            {
-                ages.push((n - at) as u32);
-            }
-        }
-        ages
-    }
-
-    /// Lets a cache of `slots` blocks serve the guest, which has `pages` pages of memory or as many as occur.
-    pub fn replay(&self, placement: Placement, policy: impl Into<AnyPolicyKind>, slots: u32, pages: u32) -> LogResult {
-        let pages = pages.max(self.pages);
-        let mut host = Host::new(placement, policy, slots, pages);
-        let mut guest = LoggedGuest { held: vec![None; pages as usize], versions: HashMap::new(), reused: None };
-        let mut before = (host.count, ExclusiveStats::default());
-        for (n, &transfer) in self.transfers.iter().enumerate() {
-            if n == self.begin {
-                before = (host.count, host.exclusive_stats());
-            }
-            let Transfer { page, block, write } = transfer;
-            let stays = guest.held[page as usize].is_some_and(|(held, _)| held == block);
-            guest.reused = (!stays).then_some(page);
-            host.transfer(&guest, transfer);
-            guest.reused = None;
-            if write {
-                *guest.versions.entry(block).or_default() += 1;
-            }
-            guest.held[page as usize] = Some((block, guest.version(block)));
-        }
-        let (count, stats) = (host.count, host.exclusive_stats());
-        LogResult {
-            count: Count { reads: count.reads - before.0.reads, hits: count.hits - before.0.hits },
-            evictions: stats.evictions - before.1.evictions,
-            evictions_cached: stats.evictions_cached - before.1.evictions_cached,
-        }
+    let (count, stats) = (host.count, host.exclusive_stats());
+    LogResult {
+        count: Count { reads: count.reads - before.0.reads, hits: count.hits - before.0.hits },
+        evictions: stats.evictions - before.1.evictions,
+        evictions_cached: stats.evictions_cached - before.1.evictions_cached,
     }
 }
 
@@ -188,27 +123,14 @@ mod tests {
         let records = [(1 << 40, 10, false), (1 << 40, 11, false), (2 << 12, 10, false), (3, 12, true)];
         let hits = |begin, placement| {
             let log = TransferLog::parse(&log(begin, &records)).unwrap();
-            let count = log.replay(placement, PolicyKind::Lru, 1, 0).count;
+            let count = replay(&log, placement, PolicyKind::Lru, 1, 0).count;
             (count.reads, count.hits)
         };
         assert_eq!(hits(0, Placement::Perfect), (3, 1));
         assert_eq!(hits(2, Placement::Perfect), (1, 1), "what comes before counts for what is cached alone");
         assert_eq!(hits(0, Placement::Inclusive), (3, 0));
-        assert_eq!(TransferLog::parse(&log(0, &records)).unwrap().ages_at_eviction(), [1]);
-        assert_eq!(TransferLog::parse(&log(2, &records)).unwrap().ages_at_eviction(), [0u32; 0]);
-    }
-
-    #[test]
-    fn a_log_that_is_no_log_is_refused() {
-        let whole = log(1, &[(1, 10, false), (2, 11, false)]);
-        for cut in 0..whole.len() {
-            let error = TransferLog::parse(&whole[..cut]).unwrap_err();
-            assert!(matches!(error, TransferLogError::Short { has, .. } if has == cut), "{cut}: {error}");
-        }
-        assert_eq!(TransferLog::parse(&whole).unwrap().pages(), 2);
-        let nothing = TransferLog::parse(&log(2, &[(1, 10, false), (2, 11, false)])).unwrap_err();
-        assert_eq!(nothing, TransferLogError::Nothing { begin: 2, count: 2 });
-        assert!(TransferLog::parse(&[0xff; 64]).unwrap_err().to_string().contains("cut off"));
+        assert_eq!(ages_at_eviction(&TransferLog::parse(&log(0, &records)).unwrap()), [1]);
+        assert_eq!(ages_at_eviction(&TransferLog::parse(&log(2, &records)).unwrap()), [0u32; 0]);
     }
 
     /// A guest of 640 pages that reads 960 blocks round and round, in the order of its pages: all that it evicts comes
@@ -218,7 +140,7 @@ mod tests {
         let records: Vec<_> = (0..40_000u64).map(|n| (4096 * (n % 640), (n % 960) as u32, false)).collect();
         let log = TransferLog::parse(&log(20_000, &records)).unwrap();
         let of = |placement, policy| {
-            let result = log.replay(placement, policy, 360, 0);
+            let result = replay(&log, placement, policy, 360, 0);
             assert_eq!(result.count.reads, 20_000);
             result
         };

@@ -1,14 +1,16 @@
 //! One load on one disk, and the very same load split over several disks that keep their blocks together: the daemon's
 //! data path misses as often, under every policy.
 
-use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Geometry, Op, blocks_per_disk_max};
+use undercroft_cache::{
+    ContentKey, Core, CoreOptions, DiskId, DiskOptions, Geometry, IoNeeds, Op, blocks_per_disk_max,
+};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_testkit::front::{Front, NoData, block_request};
 use undercroft_trace::synth::Zipf;
 
 /// Blocks of the load: 320 MiB.
 const BLOCKS: u32 = 80 * 1024;
-/// Bytes of the store: a fifth of that. Each disk takes 1.5 MiB of it for its operations.
+/// Bytes of the store: a fifth of that. Operations take 1.5 MiB of it: of one disk, or of all disks of a pool.
 const STORE_BYTES: u64 = 64 << 20;
 const READS: usize = 200_000;
 
@@ -27,14 +29,15 @@ fn place(n: usize, key: u64, disks: u32, period: usize) -> (u64, u64) {
 /// keeps its part to itself.
 fn misses(policy: PolicyKind, disks: u32, pooled: bool, period: usize) -> [u64; 2] {
     let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
-    let blocks = blocks_per_disk_max(&options, disks, 0);
+    let io_disks = if pooled { disks } else { 1 };
+    let blocks = blocks_per_disk_max(&options, disks, IoNeeds { readahead_bytes: 0, disks: io_disks });
     let mut core = Core::new(options).unwrap();
     for d in 0..disks {
         let options = DiskOptions::new(&Geometry::new(u64::from(BLOCKS) * 4096), policy, blocks);
-        core.add_disk(DiskId(d), DiskOptions { exclusive: ExclusiveMode::Off, ..options }).unwrap();
-        if pooled {
-            core.join_pool(DiskId(d), DiskId(0)).unwrap();
-        }
+        core.add_disk(DiskId(d), DiskOptions { exclusive: ExclusiveMode::Off, io_disks, ..options }).unwrap();
+    }
+    for d in (1..disks).filter(|_| pooled) {
+        core.join_pool(DiskId(d), DiskId(0)).unwrap();
     }
     let mut front = Front::new(NoData);
     let all = |core: &Core| (0..disks).map(|d| core.stats(DiskId(d)).miss_blocks).sum::<u64>();
@@ -78,7 +81,7 @@ fn a_load_split_over_disks_misses_as_often_as_on_one() {
             let (one, split) = (on_one(policy, disks), misses(policy, disks, true, PERIOD));
             for (one, split) in one.into_iter().zip(split) {
                 println!("{policy} {disks}: {one} {split} {:.3}", split as f64 / one as f64);
-                assert!(split * 100 <= one * 105, "{policy}, {disks} disks: {split} misses, on one disk {one}");
+                assert!(split * 100 <= one * 101, "{policy}, {disks} disks: {split} misses, on one disk {one}");
             }
         }
     }

@@ -179,6 +179,7 @@ impl<P: FaultInjection> Sim<P> {
         let room = self.disk_options[d].clone();
         let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
         options.readahead_bytes = room.readahead_bytes;
+        options.io_disks = room.io_disks;
         options.group = room.group;
         self.extras.set(&mut options);
         if self.weak {

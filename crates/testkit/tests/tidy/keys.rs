@@ -22,7 +22,6 @@ const USES: &[(&str, &str, &str)] = &[
     ("crates/config/src/shares.rs", "hint", "what a share may grow to depends on it"),
     ("crates/daemon/src/service/division.rs", "hint", "`shares` shows it"),
     ("crates/daemon/src/service/mod.rs", "readahead_bytes", "what it takes comes out of the share"),
-    ("crates/daemon/src/service/placing.rs", "readahead_bytes", "what it takes comes out of the share"),
     ("crates/daemon/src/service/record.rs", "readahead_bytes", "a replay reads ahead as far"),
     ("crates/daemon/src/service/record.rs", "exclusive", "a recording says whose cache it saw"),
 ];

@@ -5,9 +5,10 @@
 
 use super::stack::Stack;
 use super::{DeviceStep, Keeps, LevelCounts, LevelOptions, Writes};
-use crate::sim::guest::{GuestOptions, SimulatedGuest, Transfer};
+use crate::sim::guest::{GuestOptions, SimulatedGuest};
 use crate::sim::guest_policy::PolicyGuest;
 use crate::sim::host::{Host, Placement};
+use undercroft_trace::transfers::Transfer;
 
 enum Top {
     Linux(Box<SimulatedGuest>),

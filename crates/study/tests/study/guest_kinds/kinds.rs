@@ -6,8 +6,9 @@
 
 use super::{PAGES, SET};
 use std::collections::VecDeque;
-use undercroft_study::sim::guest::{GuestMemory, GuestOptions, SimulatedGuest, Transfer};
+use undercroft_study::sim::guest::{GuestMemory, GuestOptions, SimulatedGuest};
 use undercroft_study::sim::host::Host;
+use undercroft_trace::transfers::Transfer;
 
 /// A guest that is driven step by step.
 pub trait Kind {

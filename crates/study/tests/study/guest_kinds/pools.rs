@@ -6,9 +6,10 @@ use super::kinds::{Kind, skewed};
 use super::{PAGES, SET};
 use std::collections::{HashMap, VecDeque};
 use undercroft_engine::PolicyKind;
-use undercroft_study::sim::guest::{GuestMemory, Transfer};
+use undercroft_study::sim::guest::GuestMemory;
 use undercroft_study::sim::guest_policy::PolicyGuest;
 use undercroft_study::sim::host::Host;
+use undercroft_trace::transfers::Transfer;
 
 /// Pages of a guest, with what they hold; those used last are spared once.
 struct Clock {
