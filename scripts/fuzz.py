@@ -35,9 +35,13 @@ WANTED_SECONDS = 3600
 CRASHES_MAX = 10
 # The most that an archive of kept inputs takes.
 KEPT_BYTES_MAX = 128 * 1024
-# What libFuzzer ends with when it is interrupted.
+# What libFuzzer ends with when it is interrupted, and when an input takes too long.
 INTERRUPTED = 72
+TOO_LONG = 70
+# An input may take so many seconds. libFuzzer's clock also counts those that other work had.
+INPUT_SECONDS = 10
 LINE = re.compile(r"^#\d+\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
+WRITTEN = re.compile(r"^artifact_prefix=.*; Test unit written to (.+)$", re.MULTILINE)
 EXECUTED = re.compile(r"^stat::number_of_executed_units:\s*(\d+)", re.MULTILINE)
 
 
@@ -171,8 +175,8 @@ class Running:
         self.log = ROOT / "build" / "fuzz" / f"{self.target}-campaign.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         argv = [
-            self.programs / self.target, f"-max_total_time={left}", "-timeout=10", "-rss_limit_mb=2048",
-            "-max_len=65536",
+            self.programs / self.target, f"-max_total_time={left}", f"-timeout={INPUT_SECONDS}",
+            "-rss_limit_mb=2048", "-max_len=65536",
             "-print_final_stats=1", f"-artifact_prefix={artifacts}/", corpus, *([seeds] if seeds.is_dir() else []),
         ]  # fmt: skip
         argv = ["chrt", "--idle", "0", *argv] if self.idle else argv
@@ -193,8 +197,24 @@ class Running:
         if not pid:
             return None
         self.process.returncode = os.waitstatus_to_exitcode(status)
-        did = read_log(self.log.read_text(errors="replace"))
-        return usage.ru_utime + usage.ru_stime, did, self.process.returncode not in (0, INTERRUPTED)
+        text = self.log.read_text(errors="replace")
+        crashed = self.process.returncode not in (0, INTERRUPTED)
+        if self.process.returncode == TOO_LONG and (written := WRITTEN.search(text)):
+            crashed = self.is_slow(Path(written[1]))
+        return usage.ru_utime + usage.ru_stime, read_log(text), crashed
+
+    def is_slow(self, path):
+        """Whether an input on which a run gave up takes that long of a processor when it has one. If not, other work
+        had it, and the input goes."""
+        argv = [self.programs / self.target, f"-timeout={6 * INPUT_SECONDS}", "-rss_limit_mb=2048", path]
+        with open(self.log, "ab") as log:
+            again = subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, start_new_session=True)
+        _, status, usage = os.wait4(again.pid, 0)
+        again.returncode = os.waitstatus_to_exitcode(status)
+        if again.returncode or usage.ru_utime + usage.ru_stime >= INPUT_SECONDS:
+            return True
+        path.unlink(missing_ok=True)
+        return False
 
 
 def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=print):
@@ -208,6 +228,7 @@ def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=p
             for run, ended in [(r, ended) for r in running if (ended := r.finished())]:
                 took, did, crashed = ended
                 running.remove(run)
+                gave_up = run.process.returncode == TOO_LONG
                 run.crashes += crashed
                 if did:
                     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
@@ -226,7 +247,7 @@ def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=p
                     )
                 say(f"fuzz: {run.target}: {said}")
                 left = run.end - time.monotonic()
-                if crashed and did and left > 1 and run.crashes < CRASHES_MAX and not stopping:
+                if (crashed or gave_up) and did and left > 1 and run.crashes < CRASHES_MAX and not stopping:
                     run.start()
                     running.append(run)
             time.sleep(0.1)
@@ -268,7 +289,7 @@ def keep(target, programs, place):
             programs / target,
             "-merge=1",
             "-max_len=65536",
-            "-timeout=10",
+            f"-timeout={INPUT_SECONDS}",
             "-rss_limit_mb=2048",
             merged,
             corpus,

@@ -143,6 +143,21 @@ def test_a_crash_is_counted_and_the_rest_of_the_time_is_used(place, tmp_path):
     assert (row["crashes"], row["executions"]) == (1, 18)
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["beside-other-work", "slow"])
+def test_an_input_that_takes_long_is_a_crash_if_it_does_so_alone(place, tmp_path, slow):
+    """libFuzzer gives up by the clock on the wall, which goes on while others have the processors."""
+    unit, marker = tmp_path / "timeout-1", tmp_path / "gave-up"
+    gives_up = f"echo 'artifact_prefix={tmp_path}/; Test unit written to {unit}' >&2; touch {unit}; said; exit 70"
+    # Alone, the last word is the input.
+    alone = f"if [ ${{!#}} = {unit} ]; then exit {70 if slow else 0}; fi"
+    place("api", f"{alone}\nif [ ! -e {marker} ]; then touch {marker}; {gives_up}; fi")
+    run = place.start("--seconds", "2", "--target", "api")
+    out, _ = run.communicate(timeout=60)
+    assert (run.returncode, "CRASHED" in out, unit.exists()) == (int(slow), slow, slow), out
+    (row,) = stored(place)["api"]
+    assert (row["crashes"], row["executions"]) == (int(slow), 18), "the rest of the time is used"
+
+
 def test_a_target_that_does_not_start_adds_nothing(place):
     place("api", "exit 1")
     run = place.start("--seconds", "1", "--target", "api")
