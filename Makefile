@@ -39,6 +39,7 @@ python: ## Build the Python package, an abi3 wheel, into build/wheels, and say h
 
 # What `make test` has built is not built again.
 check: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/rustc-lints
+check: export CLIPPY_ARGS := -Dwarnings
 check: ## For daily work: layout, lints, unit tests, the tidy test and 20 seeds of the simulation (a minute once built)
 	@scripts/setup.sh build test
 	$(CARGO) fmt --all --check

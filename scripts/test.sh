@@ -82,7 +82,7 @@ else
     step "lints and build, in one"
     programs=target/debug
     # Until the Rust tests are through: whatever else is built then is not for tests.
-    export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-lints
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-lints CLIPPY_ARGS=-Dwarnings
     # With tests, whose crates ask others for features: without, our own would be built once more for them.
     scripts/cargo build --locked --workspace --all-targets
 fi
@@ -106,7 +106,7 @@ if [ -n "${UNDERCROFT_LONG:-}" ]; then
     scripts/cargo test --release --locked -p undercroft-engine --lib -- long:: 2>&1 | tee -a "$logs/cargo.log"
     status=$((status + PIPESTATUS[0]))
 fi
-unset RUSTC_WORKSPACE_WRAPPER
+unset RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS
 # The harness counts what a test skipped as passed.
 rust_skipped=$(scripts/skips.py count "$UNDERCROFT_SKIPS")
 ignored=$(total "$logs/cargo.log" '^test result:' ignored)

@@ -1,7 +1,7 @@
 //! Which disks of a plan keep their blocks together: those of a VM for which nothing of their own is set.
 
 use crate::place::Place;
-use undercroft_config::{NodeChange, ServePlan, Written, keys};
+use undercroft_config::{DiskSpec, NodeChange, ServePlan, Written, keys};
 
 /// The names of the disks of each pool.
 fn pools(plan: &ServePlan) -> Vec<Vec<&str>> {
@@ -49,6 +49,14 @@ fn disks_of_a_vm_are_together_unless_one_has_a_share_of_its_own() {
     let apart = plan.with_node("web:data", &change("200")).unwrap();
     assert_eq!(pools(&apart), [["web:root", "web:logs"]]);
     assert_eq!(io_disks(&apart), io_disks(&plan), "disks that are served keep what they came with");
+    std::fs::write(place.at("g.raw"), [0; 4096]).unwrap();
+    let image = place.at("g.raw").display().to_string();
+    let more = DiskSpec { name: "more".into(), vm: Some("db".into()), image, ..DiskSpec::default() };
+    let attached = plan.with_disk(&more, &place.machine).unwrap();
+    assert_eq!(io_disks(&attached), [3, 3, 3, 1, 1, 1, 2], "one that comes later has its part beside what others have");
+    let text = format!("{}[[vm.disk]]\nname=\"more\"\nimage=\"g.raw\"\n", file(""));
+    let differs = plan.difference(&place.good(&text));
+    assert_eq!(differs.added.iter().map(|d| d.io_disks).collect::<Vec<_>>(), [2], "likewise by the file");
     let again = apart.with_node("web:data", &change("100")).unwrap();
     assert_eq!(pools(&again), pools(&plan), "as if nothing had been set");
 }
