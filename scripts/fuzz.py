@@ -155,6 +155,15 @@ def give_way(pid):
         Path(f"/proc/{pid}/autogroup").write_text("19", encoding="ascii")
 
 
+def ended(process):
+    """Seconds that a process had of a processor, once it has ended; None while it runs."""
+    pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+    if not pid:
+        return None
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
 class Running:
     """One target while it runs; `idle`: on what other work leaves of the processors."""
 
@@ -162,6 +171,7 @@ class Running:
         self.target, self.programs, self.place, self.idle = target, programs, place, idle
         self.end = time.monotonic() + seconds
         self.crashes = 0
+        self.again = None  # the process that tries again an input on which a run gave up
         self.start()
 
     def start(self):
@@ -193,28 +203,30 @@ class Running:
 
     def finished(self):
         """None while it runs; then (seconds that it had of a processor, what it did or None, whether it crashed)."""
-        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-        if not pid:
+        if self.again:
+            return self.tried_again()
+        if (took := ended(self.process)) is None:
             return None
-        self.process.returncode = os.waitstatus_to_exitcode(status)
         text = self.log.read_text(errors="replace")
-        crashed = self.process.returncode not in (0, INTERRUPTED)
-        if self.process.returncode == TOO_LONG and (written := WRITTEN.search(text)):
-            crashed = self.is_slow(Path(written[1]))
-        return usage.ru_utime + usage.ru_stime, read_log(text), crashed
+        did, status = (took, read_log(text)), self.process.returncode
+        if status == TOO_LONG and (written := WRITTEN.search(text)):
+            self.did, self.gave_up_on = did, Path(written[1])
+            argv = [self.programs / self.target, f"-timeout={6 * INPUT_SECONDS}", "-rss_limit_mb=2048", written[1]]
+            with open(self.log, "ab") as log:
+                self.again = subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, start_new_session=True)
+            return None
+        return *did, status not in (0, INTERRUPTED)
 
-    def is_slow(self, path):
-        """Whether an input on which a run gave up takes that long of a processor when it has one. If not, other work
-        had it, and the input goes."""
-        argv = [self.programs / self.target, f"-timeout={6 * INPUT_SECONDS}", "-rss_limit_mb=2048", path]
-        with open(self.log, "ab") as log:
-            again = subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, start_new_session=True)
-        _, status, usage = os.wait4(again.pid, 0)
-        again.returncode = os.waitstatus_to_exitcode(status)
-        if again.returncode or usage.ru_utime + usage.ru_stime >= INPUT_SECONDS:
-            return True
-        path.unlink(missing_ok=True)
-        return False
+    def tried_again(self):
+        """As `finished`, for an input on which a run gave up: it is a crash if it takes that long of a processor when
+        it has one. If not, other work had it, and the input goes."""
+        if (took := ended(self.again)) is None:
+            return None
+        slow = self.again.returncode != 0 or took >= INPUT_SECONDS
+        self.again = None
+        if not slow:
+            self.gave_up_on.unlink(missing_ok=True)
+        return *self.did, slow
 
 
 def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=print):
@@ -225,8 +237,8 @@ def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=p
         try:
             while waiting and len(running) < jobs and not stopping:
                 running.append(Running(waiting.pop(0), programs, seconds, place, idle))
-            for run, ended in [(r, ended) for r in running if (ended := r.finished())]:
-                took, did, crashed = ended
+            for run, outcome in [(r, outcome) for r in running if (outcome := r.finished())]:
+                took, did, crashed = outcome
                 running.remove(run)
                 gave_up = run.process.returncode == TOO_LONG
                 run.crashes += crashed

@@ -342,6 +342,24 @@ def test_a_size_set_by_hand_is_had_at_once(serve, scratch, workers):
     assert "cannot change its share" not in daemon.log()
 
 
+def test_disks_that_share_a_cache_take_for_operations_what_one_disk_takes(serve, scratch):
+    """So that what a VM caches does not depend on how many disks it has."""
+
+    def cached(disks):
+        made = [images.raw(scratch / f"{disks}-{n}.raw", SIZE, seed=n) for n in range(disks)]
+        more = "".join(
+            f'[[vm.disk]]\nname = "more{n}"\nimage = "{image}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
+            for n, image in enumerate(made[1:])
+        )
+        daemon = serve([], memory="96MiB", extra=vm("web", made[0]) + more)
+        cache = daemon.disk("web:root")["cache"]
+        assert len(cache["pool"]) == (disks if disks > 1 else 0)
+        return cache["capacity_bytes"]
+
+    one, four = cached(1), cached(4)
+    assert one - images.MIB // 2 < four <= one
+
+
 def test_a_disk_that_leaves_the_cache_of_its_vm_has_its_part_at_once(serve, scratch):
     """By a weight of its own; the other disk of the VM has the rest, and both are what `status` shows."""
     root, data = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate(("root", "data"), 1))

@@ -14,6 +14,8 @@ use undercroft_trace::transfers::TransferLog;
 const USAGE: &str = "usage: transfer_log LOG... [--size MIB]... [--pages N] [--ages]";
 /// Pages of the laboratory's guests of 192 MiB.
 const PAGES: u32 = 49_152;
+/// Those of 256 GiB.
+const PAGES_MAX: u32 = 1 << 26;
 const BLOCKS_PER_MIB: u32 = 256;
 const ARMS: [(&str, Placement, PolicyKind); 6] = [
     ("lru", Placement::Inclusive, PolicyKind::Lru),
@@ -45,7 +47,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<(), String> {
         match arg.as_str() {
             "--size" => sizes.push(number(1 << 20)?),
             "--ages" => ages = true,
-            "--pages" => pages = number(u32::MAX / 4)?,
+            "--pages" => pages = number(PAGES_MAX)?,
             _ if arg.starts_with('-') => return Err(USAGE.into()),
             _ => logs.push(arg),
         }

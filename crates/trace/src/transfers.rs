@@ -68,9 +68,6 @@ impl TransferLog {
         if count > (records.len() / RECORD_BYTES) as u64 {
             return Err(short(count.saturating_mul(RECORD_BYTES as u64).saturating_add(HEADER_BYTES as u64)));
         }
-        if begin >= count {
-            return Err(TransferLogError::Nothing { begin, count });
-        }
         // Addresses are those of a process: pages are numbered as they first occur.
         let mut pages = HashMap::new();
         let transfers = records.chunks_exact(RECORD_BYTES).take(count as usize).map(|record| {
@@ -78,10 +75,23 @@ impl TransferLog {
             let page = *pages.entry(number(&record[..8])).or_insert(next);
             Transfer { page, block: number(&record[8..12]), write: record[12] == WRITE }
         });
-        Ok(Self { transfers: transfers.collect(), begin: begin as usize, pages: pages.len() as u32 })
+        Self::new(transfers.collect(), begin)
     }
 
-    /// Different pages of the guest that occur.
+    /// A log of these transfers, measured from number `begin` on.
+    ///
+    /// # Errors
+    /// If nothing is measured then.
+    pub fn new(transfers: Vec<Transfer>, begin: u64) -> Result<Self, TransferLogError> {
+        let count = transfers.len() as u64;
+        if begin >= count {
+            return Err(TransferLogError::Nothing { begin, count });
+        }
+        let pages = transfers.iter().map(|t| t.page).max().map_or(0, |last| last.saturating_add(1));
+        Ok(Self { transfers, begin: begin as usize, pages })
+    }
+
+    /// Pages of the guest: one more than the highest number of one that occurs.
     pub fn pages(&self) -> u32 {
         self.pages
     }

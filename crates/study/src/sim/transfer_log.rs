@@ -106,39 +106,32 @@ mod tests {
     use super::*;
     use undercroft_engine::{ExclusiveMode, PolicyKind};
 
-    /// A log of `records`: (address of the page, block, whether it is written).
-    fn log(begin: u64, records: &[(u64, u32, bool)]) -> Vec<u8> {
-        let mut bytes = [(records.len() as u64).to_le_bytes(), begin.to_le_bytes()].concat();
-        for &(page, block, write) in records {
-            bytes.extend(page.to_le_bytes());
-            bytes.extend(block.to_le_bytes());
-            bytes.extend([u8::from(write), 2, 0, 0]);
-        }
-        bytes
+    /// A log of `records`: (page, block, whether it is written).
+    fn log(begin: u64, records: impl IntoIterator<Item = (u32, u64, bool)>) -> TransferLog {
+        let transfers = records.into_iter().map(|(page, block, write)| Transfer { block, page, write });
+        TransferLog::new(transfers.collect(), begin).unwrap()
     }
 
     /// A block that left page 1 is there when it is read again; one that LRU keeps instead is not.
     #[test]
     fn what_a_page_held_is_evicted_when_the_page_is_used_for_another_block() {
-        let records = [(1 << 40, 10, false), (1 << 40, 11, false), (2 << 12, 10, false), (3, 12, true)];
+        let records = [(0, 10, false), (0, 11, false), (1, 10, false), (2, 12, true)];
         let hits = |begin, placement| {
-            let log = TransferLog::parse(&log(begin, &records)).unwrap();
-            let count = replay(&log, placement, PolicyKind::Lru, 1, 0).count;
+            let count = replay(&log(begin, records), placement, PolicyKind::Lru, 1, 0).count;
             (count.reads, count.hits)
         };
         assert_eq!(hits(0, Placement::Perfect), (3, 1));
         assert_eq!(hits(2, Placement::Perfect), (1, 1), "what comes before counts for what is cached alone");
         assert_eq!(hits(0, Placement::Inclusive), (3, 0));
-        assert_eq!(ages_at_eviction(&TransferLog::parse(&log(0, &records)).unwrap()), [1]);
-        assert_eq!(ages_at_eviction(&TransferLog::parse(&log(2, &records)).unwrap()), [0u32; 0]);
+        assert_eq!(ages_at_eviction(&log(0, records)), [1]);
+        assert_eq!(ages_at_eviction(&log(2, records)), [0u32; 0]);
     }
 
     /// A guest of 640 pages that reads 960 blocks round and round, in the order of its pages: all that it evicts comes
     /// back, so an exclusive cache of 320 blocks and some room for copies saves nearly all, an inclusive one nothing.
     #[test]
     fn a_loop_is_saved_by_an_exclusive_cache_alone() {
-        let records: Vec<_> = (0..40_000u64).map(|n| (4096 * (n % 640), (n % 960) as u32, false)).collect();
-        let log = TransferLog::parse(&log(20_000, &records)).unwrap();
+        let log = log(20_000, (0..40_000).map(|n| (n % 640, u64::from(n % 960), false)));
         let of = |placement, policy| {
             let result = replay(&log, placement, policy, 360, 0);
             assert_eq!(result.count.reads, 20_000);
