@@ -44,7 +44,11 @@ printf 'undercroft (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n --
     "$version" "$(date -u -R -d "@$epoch")" | gzip -9n >"$tree/usr/share/doc/undercroft/changelog.gz"
 
 # The newest symbol version of the C library that the program uses is the oldest library that it runs with.
-glibc=$(objdump -T "$BINARY" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1 | cut -d_ -f2)
+# Packed relocations name no such version, and are loaded since 2.36.
+glibc=$({
+    objdump -T "$BINARY" | grep -o 'GLIBC_[0-9][0-9.]*'
+    objdump -p "$BINARY" | sed -n 's/.*GLIBC_ABI_DT_RELR.*/GLIBC_2.36/p'
+} | sort -uV | tail -1 | cut -d_ -f2)
 size=$(du -sk "$tree" | cut -f1)
 install -d "$tree/DEBIAN"
 cat >"$tree/DEBIAN/control" <<END
