@@ -281,7 +281,7 @@ def test_the_unit_keeps_what_the_next_start_needs():
 
 def test_debian_package(scratch):
     """The package has the program, the unit and the manual, depends on what it runs with, and is the same each time."""
-    need("dpkg-deb", "objdump", "objcopy", "gzip")
+    need("dpkg-deb", "objdump", "objcopy", "readelf", "gzip")
     packages = []
     for n in ("first", "second"):
         done = script("make-deb.sh", environment_for(OUT=scratch / n, SOURCE_DATE_EPOCH=1700000000))
@@ -299,7 +299,10 @@ def test_debian_package(scratch):
         assert f" {path}\n" in contents, f"{path} is not in:\n{contents}"
     assert all(line.split()[1] == "root/root" for line in contents.splitlines()), contents
     fields = run("dpkg-deb", "--field", packages[0]).stdout
-    assert re.search(r"^Depends: .*libc6 \(>= 2\.\d+\)", fields, re.MULTILINE), fields
+    oldest = re.search(r"^Depends: .*libc6 \(>= 2\.(\d+)\)", fields, re.MULTILINE)
+    assert oldest, fields
+    packed = "(RELR)" in run("readelf", "--dynamic", "--wide", built("undercroft")).stdout
+    assert int(oldest[1]) >= (36 if packed else 0), "packed relocations are not loaded before glibc 2.36"
     first, second = (open(p, "rb").read() for p in packages)
     assert first == second, "two builds of the same input differ"
     tree = scratch / "tree"
