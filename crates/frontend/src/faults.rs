@@ -19,6 +19,10 @@ pub trait PortFaults: Debug + Default + Send + 'static {
     /// A store is about to be made at `site`. What dies there unwinds, and the store is not made.
     #[inline(always)]
     fn store(_site: StoreSite) {}
+
+    /// Guest memory has just been written, or is about to be: whoever migrates the guest may copy pages here.
+    #[inline(always)]
+    fn meanwhile() {}
 }
 
 /// No bug planted, no death.
@@ -77,11 +81,25 @@ pub enum PortBug {
     LossOfAnotherDisk,
     /// A page that the guest gave back is copied, which takes memory for it again.
     HolesCopied,
+    /// Data that were read are not marked in the log of dirty memory.
+    DataUnmarked,
+    /// Nor is the status byte of a request.
+    StatusUnmarked,
+    /// Nor is the index of the used ring, or the device's wish for kicks.
+    IndexUnmarked,
+    /// Nor is an entry of the used ring.
+    EntryUnmarked,
+    /// Memory is marked before it is written.
+    MarkedBeforeWritten,
+    /// A log that comes to a session which has written without one does not say so.
+    LogBeginsClean,
+    /// A queue that stops leaves what a former process took in the record, whoever has asked.
+    StopLeavesTaken,
 }
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 23] = [
+    pub const ALL: [PortBug; 30] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -105,6 +123,13 @@ impl PortBug {
         PortBug::LossSaidTwice,
         PortBug::LossOfAnotherDisk,
         PortBug::HolesCopied,
+        PortBug::DataUnmarked,
+        PortBug::StatusUnmarked,
+        PortBug::IndexUnmarked,
+        PortBug::EntryUnmarked,
+        PortBug::MarkedBeforeWritten,
+        PortBug::LogBeginsClean,
+        PortBug::StopLeavesTaken,
     ];
 }
 
@@ -131,11 +156,13 @@ pub enum StoreSite {
     UsedIndex,
     /// The device's wish for kicks.
     Wish,
+    /// A mark in the log of dirty memory.
+    DirtyMark,
 }
 
 impl StoreSite {
     /// All of them.
-    pub const ALL: [StoreSite; 10] = [
+    pub const ALL: [StoreSite; 11] = [
         StoreSite::Counter,
         StoreSite::Mark,
         StoreSite::Unmark,
@@ -146,5 +173,6 @@ impl StoreSite {
         StoreSite::UsedEntry,
         StoreSite::UsedIndex,
         StoreSite::Wish,
+        StoreSite::DirtyMark,
     ];
 }

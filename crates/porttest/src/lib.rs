@@ -9,6 +9,7 @@
 pub mod client;
 pub mod faults;
 pub mod nbd;
+mod shadow;
 pub mod sim;
 pub mod vhost;
 pub mod work;

@@ -76,6 +76,10 @@ const WANTED: &[(&str, &str)] = &[
     ("blocks begin elsewhere", "a long read over virtio"),
     ("blocks begin elsewhere", "a long read over NBD"),
     ("memory given back", "before it was to be copied"),
+    ("killed", "at DirtyMark"),
+    ("migration", "memory compared"),
+    ("migration", "with chains under way"),
+    ("migration", "of a guest at rest"),
     ("slept", "guest"),
     ("slept", "client"),
 ];
