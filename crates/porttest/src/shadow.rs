@@ -6,12 +6,12 @@
 //! guest's memory, if everything that was written is marked.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_frontend::vhost::parts::{DirtyLog, GuestMap, MemoryRegion};
 use vhost::vhost_user::message::VhostUserLog;
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 const PAGE: u64 = 4096;
 
@@ -85,10 +85,12 @@ impl Shadow {
     }
 }
 
-/// Reads a page of the guest; where there is no memory nothing is read.
+/// Reads a page of the guest; where there is no memory nothing is read. From the file, since a look through a mapping
+/// would take memory for a page that the guest gave back.
 fn read_page(map: &GuestMap, at: u64, to: &mut [u8]) {
     let holds = |r: &&MemoryRegion| (r.guest..r.guest + r.len).contains(&at);
     if let Some(r) = map.regions().iter().find(holds) {
-        r.mapping.as_volatile_slice().read_slice(to, (at - r.guest) as usize).expect("regions are whole pages");
+        let place = r.mapping.file_offset().expect("all of it is of files");
+        place.file().read_exact_at(to, at - r.guest).expect("regions are whole pages");
     }
 }

@@ -443,7 +443,10 @@ impl Effects for World {
         if self.dead.is_some() || self.loses_one_in > 0 && self.lossy.one_in(self.loses_one_in) {
             return;
         }
-        self.ports[req.port as usize].port().copy_out(req.tag, at, bytes);
+        let port = self.ports[req.port as usize].port();
+        // Where its guest migrates, data are marked in a log that outlives the process.
+        let lived = living(|| port.copy_out(req.tag, at, bytes));
+        self.lived(lived);
     }
 
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {
