@@ -11,7 +11,7 @@ mod plans;
 mod server;
 mod traces;
 
-pub use bodies::{api, ranges};
+pub use bodies::{api, hot_set, ranges};
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use kernel::{kernel_files, proc_files};
 pub use plans::config;
@@ -24,9 +24,10 @@ use undercroft_porttest::{nbd, vhost};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("api", api),
     ("config", config),
+    ("hot_set", hot_set),
     ("kernel_files", kernel_files),
     ("nbd_client", nbd_client),
     ("nbd_commands", nbd_commands),

@@ -365,6 +365,8 @@ pub enum DiskState {
     Waiting,
     /// Its image is gone or damaged; all requests fail, or those that would change it: see the reason.
     Failed,
+    /// Its guest does not run here, so its image is not open: it is opened when the guest starts.
+    Dormant,
     /// It finishes what is under way and goes.
     Detaching,
 }

@@ -64,6 +64,17 @@ impl Checker<'_> {
         nbd
     }
 
+    /// Whether its guest runs elsewhere at first; only a guest at a vhost-user socket can come from there.
+    pub(crate) fn incoming(&mut self, spec: &DiskSpec, place: &str, has_socket: bool) -> bool {
+        let incoming = spec.incoming.unwrap_or(false);
+        if incoming && !has_socket {
+            let error = "incoming = true, but it has no vhost-user socket, so that no guest can come".into();
+            let remedy = "set vhost_user = true, or take incoming away";
+            self.error(spec.lines.get("incoming").copied(), place, error, remedy);
+        }
+        incoming
+    }
+
     pub(crate) fn image(&mut self, spec: &DiskSpec, place: &str, read_only: bool) -> ImageSpec {
         let line = spec.lines.get("image").copied();
         let number = self.taken.len();

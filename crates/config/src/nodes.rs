@@ -121,6 +121,8 @@ pub struct DiskPlan {
     pub deduplicate_base: BaseDeduplication,
     /// Whether guest memory may lie in any file, access to which may then wait.
     pub trust_memory: bool,
+    /// Whether its guest runs elsewhere at first: its image is opened when the guest starts here.
+    pub incoming: bool,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.
@@ -190,6 +192,7 @@ impl DiskPlan {
             trust: String::new(),
             deduplicate_base: BaseDeduplication::Everybody,
             trust_memory: false,
+            incoming: false,
             serial: String::new(),
             queues: keys::QUEUES_DEFAULT,
             queue_size: keys::QUEUE_SIZE_DEFAULT,
@@ -267,6 +270,7 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, trust, trust, String::clone),
     field!(DiskPlan, deduplicate_base, deduplicate_base, |b| b.name().to_string()),
     field!(DiskPlan, trust_memory, trust_memory, bool::to_string),
+    field!(DiskPlan, incoming, incoming, bool::to_string),
     field!(DiskPlan, write_allocate, write_allocate, bool::to_string),
     field!(DiskPlan, serial, serial, String::clone),
     field!(DiskPlan, queues, queues, |q| q.to_string()),
@@ -295,6 +299,7 @@ impl Checker<'_> {
                 (Some(true), _) | (None, None) => BaseDeduplication::Everybody,
             },
             trust_memory: spec.trust_memory.unwrap_or(false),
+            incoming: self.incoming(spec, place, socket.is_some()),
             name,
             vm: spec.vm.clone(),
             image,

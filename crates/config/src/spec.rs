@@ -375,6 +375,9 @@ written! {
         /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub trust_memory: Option<bool>,
+        /// Whether its guest runs elsewhere at first and migrates here; false if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub incoming: Option<bool>,
         /// Serial number that the guest sees, at most 20 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub serial: Option<String>,

@@ -337,6 +337,17 @@ pub const DISK: Section = Section {
              would wait for it."
         ),
         key!(
+            "incoming",
+            Boolean,
+            "`false`",
+            "",
+            Attach,
+            "Whether the guest runs elsewhere at first and migrates here. The image is then not opened before the guest \
+             starts: nothing of it is read but its size, nothing is cached, and another daemon may have it. When the guest \
+             starts, the image is opened; if another daemon still has it then, that is waited for, 15 s at most. Needs a \
+             socket. Not for disks that containers have ranges of before that."
+        ),
+        key!(
             "write_allocate",
             Boolean,
             "`true`",

@@ -5,6 +5,8 @@
 
 use super::ServiceError;
 use super::images::ImageFile;
+use super::residence::{self, Residence};
+use super::warming::Round;
 use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +50,10 @@ pub struct ServedDisk {
     last: Mutex<Option<DiskReport>>,
     /// What containers have of it.
     ranges: Mutex<DiskRanges>,
+    /// Where its guest is.
+    residence: Residence,
+    /// What it fetches of what was hot elsewhere.
+    warming: Round,
 }
 
 /// The rest of a detach, in the background.
@@ -89,6 +95,13 @@ pub(super) fn open(plan: DiskPlan, deduplicate: bool) -> Result<Opened, ServiceE
     // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
     // gone: its successor must not fail because it came at once.
     let give_up = Instant::now() + LOCK_WAIT;
+    if plan.incoming {
+        let look = residence::look(&plan);
+        let backend = look.map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?;
+        tracing::info!(disk = plan.name, image = plan.image.location, "its image is opened when its guest starts");
+        let file = ImageFile::at(&plan.image.location);
+        return Ok(Opened { plan, backend, base: None, file });
+    }
     let mut backend = loop {
         match backend::open(&plan.image, &OpenOptions::default()) {
             Err(OpenError::InUse { by, .. }) if by.is_empty() && Instant::now() < give_up => {
@@ -130,6 +143,7 @@ impl ServedDisk {
             Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
             None => human_size(geometry.size_bytes),
         };
+        let residence = if backend.is_open() { Residence::default() } else { Residence::elsewhere() };
         let options = options(&plan, &geometry, capacity_blocks, group);
         let (name, settings, poll_ns) = (plan.name.clone(), plan.settings, plan.poll.as_nanos() as u64);
         let id = worker
@@ -166,6 +180,8 @@ impl ServedDisk {
             image_file: file,
             last: Mutex::default(),
             ranges: Mutex::new(ranges),
+            residence,
+            warming: Round::default(),
         };
         // So that there is something to say about it from now on.
         served.report();
@@ -200,6 +216,16 @@ impl ServedDisk {
         self.ranges.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// Where its guest is.
+    pub(super) fn residence(&self) -> &Residence {
+        &self.residence
+    }
+
+    /// What it fetches of what was hot elsewhere.
+    pub(super) fn warming(&self) -> &Round {
+        &self.warming
+    }
+
     /// The file that its image was opened from.
     pub(super) fn image_file(&self) -> Option<&ImageFile> {
         self.image_file.as_ref()
@@ -222,7 +248,7 @@ impl ServedDisk {
 
     /// Whether NBD clients see it.
     pub(crate) fn is_exported(&self) -> bool {
-        self.nbd && !self.is_detaching()
+        self.nbd && !self.is_detaching() && self.residence.is_open()
     }
 
     /// What front ends tell their peers.
@@ -314,8 +340,8 @@ pub(super) fn socket_access(access: undercroft_config::SocketAccess) -> SocketPe
 }
 
 /// Makes what was written durable, then closes the image.
-fn close(mut backend: Box<dyn Backend>, name: &str) {
-    if !backend.geometry().read_only {
+pub(super) fn close(mut backend: Box<dyn Backend>, name: &str) {
+    if !backend.geometry().read_only && backend.is_open() {
         let flush = Io {
             op: OpId(u64::MAX),
             disk: DiskId(u32::MAX),

@@ -19,6 +19,7 @@ mod pools;
 mod ranges;
 mod record;
 mod reload;
+mod residence;
 mod scan;
 mod shares;
 pub mod shown;
@@ -26,6 +27,7 @@ mod start;
 mod status;
 mod versions;
 mod waiting;
+mod warming;
 
 pub use disk::ServedDisk;
 pub use error::ServiceError;

@@ -39,8 +39,10 @@ fn names_of(disks: &[Arc<ServedDisk>]) -> Names {
 fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &Names) -> DiskStatus {
     let trust = disk.group().map(|_| plan.trust.clone());
     let info = disk.info();
+    let away = disk.residence().shown();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
+        (false, _) if away.is_some() => away.as_ref().map_or(DiskState::Dormant, |(state, _)| *state),
         (false, _) if report.refusal.is_some() => DiskState::Failed,
         (false, 0) if !report.silent && report.waits.is_none() => DiskState::Serving,
         (false, _) => DiskState::Stalled,
@@ -60,6 +62,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
         vm: plan.vm.clone(),
         state,
         reason: match state {
+            _ if away.is_some() => away.map(|(_, why)| why),
             DiskState::Failed => report.refusal.clone(),
             DiskState::Stalled => Some(reason),
             _ => disk.image_file().and_then(ImageFile::reason),

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{DiskRanges, RangeList};
 use undercroft_api::record::Order;
 use undercroft_api::{
@@ -237,6 +238,14 @@ impl Daemon for Memory {
         let without = self.plan.lock().unwrap().without_disk(name)?;
         *self.plan.lock().unwrap() = without;
         Ok(())
+    }
+
+    fn hot_set(&self, _: &str) -> Result<HotSet, ControlError> {
+        Ok(HotSet { size_bytes: 4096, ranges: vec![(0, 1)] })
+    }
+
+    fn warm(&self, _: &str, set: HotSet, budget_bytes: Option<u64>, _: &Caller) -> Result<Warming, ControlError> {
+        Ok(Warming { wanted_bytes: set.bytes(), left_bytes: budget_bytes.unwrap_or(0), waits: false })
     }
 
     fn drop_cache(&self, name: &str) -> Result<u64, ControlError> {

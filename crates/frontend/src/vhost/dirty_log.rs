@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn logs_that_lie_about_their_size_are_refused() {
         let bytes = DirtyLog::bytes_for(&map());
-        let why = |file: u64, size: u64, offset: u64| open(file, VhostUserLog::new(size, offset)).unwrap_err().to_string();
+        let why =
+            |file: u64, size: u64, offset: u64| open(file, VhostUserLog::new(size, offset)).unwrap_err().to_string();
         assert!(open(bytes, VhostUserLog::new(bytes, 0)).is_ok());
         assert!(why(bytes - 1, bytes - 1, 0).contains("too small for the guest"));
         assert!(why(bytes - 1, bytes, 0).contains("too short"), "the file was cut before");

@@ -291,6 +291,9 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let base = self.stop(index)?;
+        if self.logging && self.on_port(|port| port.has_stopped())? {
+            self.host.guest_moves();
+        }
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
@@ -298,6 +301,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         // Without a descriptor the ring would have to be polled for ever.
         let kick = eventfd(kick.ok_or_else(|| refused("a queue without a kick descriptor is not served"))?)?;
         let logged = self.logged;
+        self.host.guest_starts();
         self.ask(move |port| port.start(u32::from(index), kick, logged))
     }
 

@@ -4,8 +4,8 @@
 //! Owns the guest's end of the rings. Never judges what the device does. Invariant: it posts exactly what it is told
 //! to, however wrong.
 
-use crate::shadow::Shadow;
 use crate::faults::Switched;
+use crate::shadow::Shadow;
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

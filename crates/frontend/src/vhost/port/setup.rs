@@ -241,6 +241,11 @@ impl<F: PortFaults> VhostPort<F> {
         Ok(())
     }
 
+    /// Whether no queue is started.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.queues.iter().all(|queue| !queue.started)
+    }
+
     /// Forgets what the driver has set up, but not the memory table. All queues must have stopped.
     pub fn reset(&mut self) {
         debug_assert!(self.queues.iter().all(|queue| queue.under_way == 0), "reset of a device that is not at rest");

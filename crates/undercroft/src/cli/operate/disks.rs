@@ -52,6 +52,9 @@ pub struct AttachDiskArgs {
     /// Export it on the NBD listeners
     #[arg(long)]
     pub nbd: bool,
+    /// Its guest runs elsewhere and migrates here: the image is not opened before the guest starts
+    #[arg(long)]
+    pub incoming: bool,
     /// Replacement policy
     #[arg(long)]
     pub policy: Option<String>,
@@ -119,6 +122,7 @@ fn spec(args: &AttachDiskArgs) -> DiskSpec {
         image,
         format: args.format.clone(),
         read_only: args.read_only.then_some(true),
+        incoming: args.incoming.then_some(true),
         socket: args.socket.as_ref().map(|s| std::path::absolute(s).unwrap_or_else(|_| s.clone())),
         vhost_user: args.no_vhost_user.then_some(false),
         nbd: args.nbd.then_some(true),
