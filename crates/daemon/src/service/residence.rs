@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use undercroft_api::DiskState;
 use undercroft_api::hot_set::HotSet;
 use undercroft_backend::{self as backend, Backend, Dormant, OpenError, OpenOptions};
-use undercroft_config::DiskPlan;
+use undercroft_config::{DiskPlan, ImageSpec};
 
 /// How long a guest that starts waits for the image: whoever had it may have to close it first.
 const OPEN_WAIT: Duration = Duration::from_secs(15);
-/// How long requests that are no guest's may take until the image of a guest that has gone is closed.
+/// How long it may take until the image of a guest that has gone is closed, before the log says so.
 const CLOSE_WAIT: Duration = Duration::from_secs(15);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -160,11 +160,12 @@ pub(super) fn watch(service: &Weak<Service>, disk: &Arc<ServedDisk>) {
     });
 }
 
-/// Opens and closes the image until it is as the guest needs it.
+/// Opens and closes the image until it is as the guest needs it, or the disk is gone.
 fn follow(service: &Weak<Service>, disk: &Arc<ServedDisk>, mut runs: bool) {
     loop {
         let Some(plan) = service.upgrade().and_then(|s| s.plan().find(&disk.info().name).cloned()) else { return };
         let stage = if runs { open(service, disk, &plan) } else { close(disk, &plan) };
+        let Some(stage) = stage else { return };
         if !disk.residence().reached(stage) {
             return;
         }
@@ -173,110 +174,116 @@ fn follow(service: &Weak<Service>, disk: &Arc<ServedDisk>, mut runs: bool) {
 }
 
 /// Opens the image, which others may still have for a moment.
-fn open(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Stage {
+fn open(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let name = &disk.info().name;
-    let give_up = Instant::now() + OPEN_WAIT;
-    let why = loop {
-        match backend::open(&plan.image, &OpenOptions::default()) {
+    let why = match open_within(&plan.image, Instant::now() + OPEN_WAIT) {
+        Err(e) => e.to_string(),
+        Ok(mut image) => match backend::differs(&disk.info().geometry, image.geometry()) {
+            Some(why) => why,
+            None => {
+                let (base, what) = (image.take_base(), image.describe());
+                match put(disk, image) {
+                    Ok(()) => {
+                        tracing::info!(disk = name, backend = what, "its guest runs here: image opened");
+                        if let Some(service) = service.upgrade() {
+                            service.set_base_of(disk, plan, base);
+                        }
+                        let warm = lock(&disk.residence().0).warm.take();
+                        warm.into_iter().for_each(|(set, budget)| begin_warming(disk, set, budget));
+                        return Some(Stage::Open);
+                    }
+                    Err(NotPut::Gone) => return None,
+                    Err(NotPut::Unwatched(e)) => format!("its descriptor cannot be watched: {e}"),
+                }
+            }
+        },
+    };
+    let why = format!("its guest has started here, but its image cannot be had: {why}; requests fail until it starts anew");
+    tracing::error!(disk = name, "{why}");
+    let refusing = dormant(disk.info().geometry.clone(), Some(why.clone()), plan);
+    match refusing.map(|refusing| put(disk, refusing)) {
+        Ok(Err(NotPut::Gone)) => return None,
+        Ok(Ok(())) => {}
+        _ => tracing::error!(disk = name, "its requests wait: there is no descriptor for it"),
+    }
+    Some(Stage::Refused(why))
+}
+
+/// Opens an image, and waits until `give_up` for whoever has it.
+fn open_within(image: &ImageSpec, give_up: Instant) -> Result<Box<dyn Backend>, OpenError> {
+    loop {
+        match backend::open(image, &OpenOptions::default()) {
             Err(OpenError::InUse { .. } | OpenError::InUseHere { .. }) if Instant::now() < give_up => {
                 std::thread::sleep(PAUSE);
             }
-            Err(e) => break e.to_string(),
-            Ok(mut image) => match backend::differs(&disk.info().geometry, image.geometry()) {
-                Some(why) => break why,
-                None => {
-                    tracing::info!(disk = name, backend = image.describe(), "its guest starts here: image opened");
-                    let base = image.take_base();
-                    if !put(disk, image) {
-                        return Stage::Away;
-                    }
-                    if let Some(service) = service.upgrade() {
-                        service.set_base_of(disk, plan, base);
-                    }
-                    if let Some((set, budget)) = lock(&disk.residence().0).warm.take() {
-                        begin_warming(disk, set, budget);
-                    }
-                    return Stage::Open;
-                }
-            },
+            result => return result,
         }
-    };
-    let why = format!(
-        "its guest has started here, but the image could not be opened within {} s: {why}; requests fail until the guest \
-         starts anew",
-        OPEN_WAIT.as_secs()
-    );
-    tracing::error!(disk = name, "{why}");
-    match dormant(disk.info().geometry.clone(), Some(why.clone()), plan) {
-        Ok(refusing) => _ = put(disk, refusing),
-        Err(e) => tracing::error!(disk = name, "its requests wait: {e}"),
     }
-    Stage::Refused(why)
 }
 
-/// Puts `next` in the place of a back end that has nothing under way. False if the disk is gone.
-fn put(disk: &ServedDisk, next: Box<dyn Backend>) -> bool {
+/// Why a back end did not take a disk over.
+enum NotPut {
+    /// The disk is gone.
+    Gone,
+    /// The kernel refuses.
+    Unwatched(std::io::Error),
+}
+
+/// Puts `next` in the place of a back end that has nothing under way.
+fn put(disk: &ServedDisk, mut next: Box<dyn Backend>) -> Result<(), NotPut> {
     let id = disk.id();
-    let mut next = next;
     loop {
+        // What is not needed any more is closed here, and not on the worker.
         match disk.host().worker.wait_for(move |w| w.exchange(id, next)) {
-            Ok(Ok(last)) => {
-                drop(last);
-                return true;
-            }
+            Ok(Ok(_last)) => return Ok(()),
             // What was refused is about to be answered.
             Ok(Err(NotExchanged::Busy(back))) => next = back,
-            Ok(Err(NotExchanged::Unwatched(e))) => {
-                tracing::error!(disk = disk.info().name, "cannot watch the image for completions: {e}");
-                return false;
-            }
-            Ok(Err(NotExchanged::Gone)) | Err(_) => return false,
+            Ok(Err(NotExchanged::Unwatched(e))) => return Err(NotPut::Unwatched(e)),
+            Ok(Err(NotExchanged::Gone(_))) | Err(_) => return Err(NotPut::Gone),
         }
         std::thread::sleep(PAUSE);
     }
 }
 
 /// Closes the image of a guest that has gone, once nothing is under way.
-fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Stage {
+fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let (name, id) = (&disk.info().name, disk.id());
     let worker = &disk.host().worker;
-    let give_up = Instant::now() + CLOSE_WAIT;
+    let mut say_at = Instant::now() + CLOSE_WAIT;
     let _ = worker.wait_for(move |w| w.shut_clients(id));
-    loop {
-        if disk.residence().runs() {
-            return Stage::Open;
+    while !disk.residence().runs() {
+        let why = match dormant(disk.info().geometry.clone(), None, plan) {
+            Err(e) => e.to_string(),
+            Ok(next) => {
+                let exchanged = worker.wait_for(move |w| {
+                    if !w.is_at_rest(id) {
+                        return Err(NotExchanged::Busy(next));
+                    }
+                    let hot = w.core().hottest(id, undercroft_api::hot_set::RANGES_MAX);
+                    Ok((w.exchange(id, next)?, hot))
+                });
+                match exchanged {
+                    Ok(Ok((last, hot))) => {
+                        let hot = HotSet::new(disk.info().geometry.size_bytes, hot);
+                        lock(&disk.residence().0).warm = Some((hot, Budget::Room));
+                        disk::close(last, name);
+                        tracing::info!(disk = name, "its guest has gone: image closed, nothing of it is cached");
+                        return Some(Stage::Away);
+                    }
+                    Ok(Err(NotExchanged::Busy(_))) => "operations are still under way".to_owned(),
+                    Ok(Err(NotExchanged::Unwatched(e))) => e.to_string(),
+                    Ok(Err(NotExchanged::Gone(_))) | Err(_) => return None,
+                }
+            }
+        };
+        if Instant::now() >= say_at {
+            say_at += CLOSE_WAIT * 4;
+            tracing::error!(
+                disk = name,
+                "its guest has gone, but its image cannot be closed, so that no other daemon can have it: {why}"
+            );
         }
-        let Ok(next) = dormant(disk.info().geometry.clone(), None, plan) else { return Stage::Open };
-        let exchanged = worker.wait_for(move |w| {
-            if !w.is_at_rest(id) {
-                return Err(NotExchanged::Busy(next));
-            }
-            let hot = w.core().hottest(id, undercroft_api::hot_set::RANGES_MAX);
-            Ok((w.exchange(id, next)?, hot))
-        });
-        match exchanged {
-            Ok(Ok((last, hot))) => {
-                let hot = HotSet::new(disk.info().geometry.size_bytes, hot);
-                lock(&disk.residence().0).warm = Some((hot, Budget::Room));
-                disk::close(last, name);
-                tracing::info!(disk = name, "its guest has gone: image closed, nothing of it is cached");
-                return Stage::Away;
-            }
-            Ok(Err(NotExchanged::Busy(_))) if Instant::now() < give_up => std::thread::sleep(PAUSE),
-            Ok(Err(NotExchanged::Busy(_))) => {
-                tracing::error!(
-                    disk = name,
-                    "its guest has gone, but operations are still under way after {} s: its image stays open, and no \
-                     other daemon can have it until the disk is detached",
-                    CLOSE_WAIT.as_secs()
-                );
-                return Stage::Open;
-            }
-            Ok(Err(NotExchanged::Unwatched(e))) => {
-                tracing::error!(disk = name, "its image stays open: {e}");
-                return Stage::Open;
-            }
-            Ok(Err(NotExchanged::Gone)) | Err(_) => return Stage::Away,
-        }
+        std::thread::sleep(PAUSE);
     }
+    Some(Stage::Open)
 }

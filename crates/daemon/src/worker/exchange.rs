@@ -11,7 +11,7 @@ use undercroft_host::{Interest, Trigger};
 /// Why a back end did not take a disk over; with it, if that is of any more use.
 pub(crate) enum NotExchanged {
     /// The disk is gone.
-    Gone,
+    Gone(Box<dyn Backend>),
     /// Operations are under way.
     Busy(Box<dyn Backend>),
     /// The kernel refuses to watch its descriptor.
@@ -30,7 +30,7 @@ impl Worker {
         mut next: Box<dyn Backend>,
     ) -> Result<Box<dyn Backend>, NotExchanged> {
         let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else {
-            return Err(NotExchanged::Gone);
+            return Err(NotExchanged::Gone(next));
         };
         let held = disk.backend.take_held();
         if disk.backend.inflight() > 0 || !disk.done.is_empty() {

@@ -16,6 +16,10 @@ use undercroft_engine::{Access, Outcome};
 /// Frames that are being fetched at most: two operations of the largest size.
 const UNDER_WAY_MAX: usize = 2 * IO_BLOCKS_MAX;
 
+/// Ranges of fewer blocks than this are small, and are fetched while no more than so many blocks are under way.
+const SMALL_BLOCKS: u64 = 16;
+const SMALL_UNDER_WAY_MAX: usize = 8;
+
 /// Blocks looked at in a step at most, most of which may be there already.
 const LOOK_MAX: u64 = 4096;
 
@@ -113,6 +117,10 @@ impl<P: FaultInjection> Disk<P> {
             }
             // Whole operations, unless there never is so much.
             if room == 0 || room < IO_BLOCKS_MAX.min(self.ahead_guaranteed()) {
+                return;
+            }
+            // What is asked for one by one is a few operations, too.
+            if end - first < SMALL_BLOCKS && under_way >= SMALL_UNDER_WAY_MAX {
                 return;
             }
             let most = (room as u64).min(end - first).min(LOOK_MAX - looked);
