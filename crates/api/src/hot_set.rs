@@ -24,7 +24,7 @@ const CLASSES: usize = 64;
 pub struct HotSet {
     /// Bytes of the disk that it was made of: it is for disks of that size.
     pub size_bytes: u64,
-    /// Ranges of blocks of 4096 bytes, the hottest first: the number of the first block, and how many follow each other.
+    /// Ranges of blocks of 4096 bytes, the hottest first: the number of the first block, and how many there are.
     #[schema(value_type = Vec<Vec<u64>>)]
     pub ranges: Vec<(u64, u64)>,
 }

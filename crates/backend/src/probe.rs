@@ -32,8 +32,8 @@ pub fn differs(told: &Geometry, now: &Geometry) -> Option<String> {
     let said = |g: &Geometry| (g.size_bytes, g.align, g.read_only);
     (said(told) != said(now)).then(|| {
         format!(
-            "the image is another than its guest knows: {} bytes in units of {}{}, where there were {} in units of {}{}; \
-             detach the disk and attach it anew",
+            "the image is another than its guest knows: {} bytes in units of {}{}, where there were {} in units of \
+             {}{}; detach the disk and attach it anew",
             now.size_bytes,
             now.align,
             if now.read_only { ", read-only" } else { "" },

@@ -1,8 +1,8 @@
 //! The switches for planted bugs, the countdown to the store at which a process dies, and who looks on between a write
 //! and its mark.
 //!
-//! Owns one switch, one countdown and one list of onlookers for each thread. Never knows what a bug does: the port asks. Invariant: a test
-//! that plants a bug takes it out again, and so leaves its thread as it was.
+//! Owns one switch, one countdown and one list of onlookers for each thread. Never knows what a bug does: the port
+//! asks. Invariant: a test that plants a bug takes it out again, and so leaves its thread as it was.
 
 use crate::shadow::Shadow;
 use std::cell::{Cell, RefCell};

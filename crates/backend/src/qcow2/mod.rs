@@ -86,8 +86,8 @@ impl Qcow2 {
     }
 }
 
-/// What a qcow2 image in `file` is like, without a lock; see [`super::probe`]. Only the header is read, of which nothing
-/// that counts here changes while somebody writes to the image.
+/// What a qcow2 image in `file` is like, without a lock; see [`super::probe`]. Only the header is read, of which
+/// nothing that counts here changes while somebody writes to the image.
 pub(super) fn probe(spec: &ImageSpec, file: &DiskFile) -> Result<Geometry, OpenError> {
     geometry(spec, &chain::read_header(&spec.location, file)?, u64::from(file.align))
 }

@@ -249,8 +249,8 @@ impl<P: FaultInjection> Core<P> {
         self.with_disk(id, |d, arena| d.invalidate(arena));
     }
 
-    /// Has the disk fetch ranges of blocks (first, count), in their order, where slots are free and nothing else is to be
-    /// done; nothing is evicted for them. Returns how many of them were taken over: no more than
+    /// Has the disk fetch ranges of blocks (first, count), in their order, where slots are free and nothing else is to
+    /// be done; nothing is evicted for them. Returns how many of them were taken over: no more than
     /// [`WANTED_RANGES_MAX`](crate::limits::WANTED_RANGES_MAX) wait at a time.
     pub fn want(&mut self, id: DiskId, ranges: &[(u64, u64)]) -> usize {
         self.disk_mut(id).map_or(0, |d| d.want(ranges))

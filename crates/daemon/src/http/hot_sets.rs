@@ -13,8 +13,8 @@ use serde::Deserialize;
 use undercroft_api::hot_set::{self, HotSet, Warming};
 use undercroft_api::{ControlError, ControlErrorKind, ErrorBody};
 
-/// Which blocks of a disk its cache would keep longest: numbers, no data. For `POST /v1/disks/{name}/warm` of the daemon
-/// to which its guest migrates.
+/// Which blocks of a disk its cache would keep longest: numbers, no data. For `POST /v1/disks/{name}/warm` of the
+/// daemon to which its guest migrates.
 #[utoipa::path(get, path = "/v1/disks/{name}/hot-set",
     params(("name" = String, Path, description = "Full name of the disk")),
     responses((status = 200, body = HotSet), (status = 404, body = ErrorBody)))]
@@ -33,8 +33,8 @@ pub(super) struct WarmQuery {
     budget_bytes: Option<u64>,
 }
 
-/// Fetches what was hot elsewhere, the hottest first, where the disk's cache has room; nothing is evicted for it. Goes on
-/// after the answer; for a disk whose guest does not run here yet it begins when it does.
+/// Fetches what was hot elsewhere, the hottest first, where the disk's cache has room; nothing is evicted for it. Goes
+/// on after the answer; for a disk whose guest does not run here yet it begins when it does.
 #[utoipa::path(post, path = "/v1/disks/{name}/warm", request_body = HotSet,
     params(("name" = String, Path, description = "Full name of the disk"), WarmQuery),
     responses((status = 200, body = Warming), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

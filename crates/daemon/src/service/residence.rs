@@ -1,5 +1,5 @@
-//! Disks whose guest does not run here yet, or runs elsewhere now: their images are not open, so that another daemon may
-//! have them, and open them when their guest starts.
+//! Disks whose guest does not run here yet, or runs elsewhere now: their images are not open, so that another daemon
+//! may have them, and are opened when their guest starts.
 //!
 //! Owns when the image of a served disk is opened and closed. Never touches a request. Invariants: from the moment in
 //! which an image is closed to the one in which it is open again, nothing of the disk is cached or known; one thread at
@@ -198,7 +198,8 @@ fn open(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Opt
             }
         },
     };
-    let why = format!("its guest has started here, but its image cannot be had: {why}; requests fail until it starts anew");
+    let failed = "its guest has started here, but its image cannot be had";
+    let why = format!("{failed}: {why}; requests fail until it starts anew");
     tracing::error!(disk = name, "{why}");
     let refusing = dormant(disk.info().geometry.clone(), Some(why.clone()), plan);
     match refusing.map(|refusing| put(disk, refusing)) {

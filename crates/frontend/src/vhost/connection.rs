@@ -53,8 +53,8 @@ impl Message {
         self.descriptors.iter().chain(&self.others)
     }
 
-    /// Whether it hands over where marks in the log of dirty memory are told of, which the vhost crate does not know; and
-    /// whether it asks for an answer.
+    /// Whether it hands over where marks in the log of dirty memory are told of, which the vhost crate does not know;
+    /// and whether it asks for an answer.
     pub(super) fn is_log_call(&self) -> Option<bool> {
         const NEED_REPLY: u32 = 8;
         let is = self.word(0) == Some(FrontendReq::SET_LOG_FD.into()) && self.missing() == 0;

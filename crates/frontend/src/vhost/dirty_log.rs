@@ -8,9 +8,9 @@
 //! Why after: the front end clears a bit in one atomic exchange and copies the page then. If the bit were set first, it
 //! could be cleared, and the page copied, before the write, which nobody would ever copy. The bit is set by an atomic
 //! OR whatever it was before, even if it is set already: a look at it could be answered before our write is visible,
-//! and the bit be cleared between both. Marks are there before the used entry that tells of them is published, and those
-//! of the used ring before the queue is said to be at rest, so before the front end looks at the log for the last time.
-//! See docs/decisions/0200.
+//! and the bit be cleared between both. Marks are there before the used entry that tells of them is published, and
+//! those of the used ring before the queue is said to be at rest, so before the front end looks at the log for the last
+//! time. See docs/decisions/0200.
 
 use super::limits::LOG_SLACK_MAX;
 use super::memory::{GuestMap, MemoryWindow, PAGE_BYTES};

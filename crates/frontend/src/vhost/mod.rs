@@ -7,10 +7,10 @@
 //!
 //! From the outside in: `server` (one disk's socket, for its owner), `event_loop` (the thread of all sockets), `device`
 //! (listener and session of one disk, on that thread), `connection` (messages in pieces), `tasks` (what may take a
-//! moment), `exchange` and `session` (what messages mean), `port` (queues and requests under way, on the worker), `ring`
-//! and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses lie), `dirty_log` (what
-//! of it was written, while the guest migrates), `shared` (of which kind that memory is), `slots` (requests under way),
-//! `inflight` (their record that survives the daemon), `config` (what is offered).
+//! moment), `exchange` and `session` (what messages mean), `port` (queues and requests under way, on the worker),
+//! `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses lie),
+//! `dirty_log` (what of it was written, while the guest migrates), `shared` (of which kind that memory is), `slots`
+//! (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
 
 mod chain;
 mod config;

@@ -1,7 +1,7 @@
 //! `undercroft hot-set` and `undercroft warm`: which blocks of a disk are hot, from one daemon to another.
 //!
-//! Owns what they say and their arguments. Never reads a block: the daemons do. Invariant: what `hot-set` writes is what
-//! `warm` reads.
+//! Owns what they say and their arguments. Never reads a block: the daemons do. Invariant: what `hot-set` writes is
+//! what `warm` reads.
 
 use super::args::ControlArgs;
 use super::control::full_name;
