@@ -293,6 +293,7 @@ impl ServedDisk {
     /// image does not answer, it is finished in the background, which can be waited for.
     pub(super) fn detach(&self) -> Option<Going> {
         self.detaching.store(true, Ordering::Relaxed);
+        residence::give_up(self);
         let name = self.info.name.clone();
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
         let (tx, rx) = channel();

@@ -17,6 +17,7 @@ use undercroft_api::DiskState;
 use undercroft_api::hot_set::HotSet;
 use undercroft_backend::{self as backend, Backend, Dormant, OpenError, OpenOptions};
 use undercroft_config::{DiskPlan, ImageSpec};
+use undercroft_engine::shares::Hint;
 
 /// How long a guest that starts waits for the image: whoever had it may have to close it first.
 const OPEN_WAIT: Duration = Duration::from_secs(15);
@@ -135,7 +136,11 @@ fn dormant(
 
 /// Follows the guest of `disk` from now on.
 pub(super) fn watch(service: &Weak<Service>, disk: &Arc<ServedDisk>) {
-    let (service, its) = (service.clone(), Arc::downgrade(disk));
+    let (service, its, id) = (service.clone(), Arc::downgrade(disk), disk.id());
+    if !disk.residence().is_open() {
+        // Nothing is fetched unasked while it is not open.
+        let _ = disk.host().worker.wait_for(move |w| w.core().set_hint(id, Hint::Normal));
+    }
     disk.host().on_guest(move |runs| {
         let Some(disk) = its.upgrade() else { return };
         if !disk.residence().note(runs) {
@@ -188,6 +193,7 @@ fn open(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Opt
                         if let Some(service) = service.upgrade() {
                             service.set_base_of(disk, plan, base);
                         }
+                        hint(disk, plan);
                         let warm = lock(&disk.residence().0).warm.take();
                         warm.into_iter().for_each(|(set, budget)| begin_warming(disk, set, budget));
                         return Some(Stage::Open);
@@ -251,7 +257,11 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let (name, id) = (&disk.info().name, disk.id());
     let worker = &disk.host().worker;
     let mut say_at = Instant::now() + CLOSE_WAIT;
-    let _ = worker.wait_for(move |w| w.shut_clients(id));
+    let _ = worker.wait_for(move |w| {
+        w.shut_clients(id);
+        // What is fetched unasked would keep it from coming to rest.
+        w.core().set_hint(id, Hint::Normal);
+    });
     while !disk.residence().runs() {
         let why = match dormant(disk.info().geometry.clone(), None, plan) {
             Err(e) => e.to_string(),
@@ -286,5 +296,30 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
         }
         std::thread::sleep(PAUSE);
     }
+    // It has come back before anything was closed.
+    hint(disk, plan);
     Some(Stage::Open)
+}
+
+/// Has the disk be used again as its configuration says.
+fn hint(disk: &ServedDisk, plan: &DiskPlan) {
+    let (id, wanted) = (disk.id(), plan.settings.hint);
+    let _ = disk.host().worker.wait_for(move |w| w.core().set_hint(id, wanted));
+}
+
+/// Has what waits for the image fail, if that is not open: the disk goes.
+pub(super) fn give_up(disk: &ServedDisk) {
+    if disk.residence().is_open() {
+        return;
+    }
+    let (id, refusing) = (disk.id(), Dormant::new(disk.info().geometry.clone(), Some("the disk is detached".into())));
+    if let Ok(refusing) = refusing {
+        // Not waited for: a worker that is held up must not keep who detaches. One whose image is just being opened
+        // gets that next.
+        let _ = disk.host().worker.send(move |w| {
+            if w.is_dormant(id) {
+                drop(w.exchange(id, Box::new(refusing)));
+            }
+        });
+    }
 }

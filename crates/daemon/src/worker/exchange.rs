@@ -55,6 +55,11 @@ impl Worker {
         Ok(last)
     }
 
+    /// Whether the disk's image is not open.
+    pub(crate) fn is_dormant(&self, id: DiskId) -> bool {
+        self.disks.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|d| !d.backend.is_open())
+    }
+
     /// Whether nothing of the disk is under way, neither of guests nor of its own.
     pub(crate) fn is_at_rest(&self, id: DiskId) -> bool {
         let disk = self.disks.get(id.0 as usize).and_then(Option::as_ref);
