@@ -5,6 +5,7 @@
 
 use super::disk::{self, ServedDisk};
 use super::pools::Together;
+use super::residence;
 use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, io_needs, lock, memory, shares};
 use crate::worker::{AddDiskError, Gone};
 use std::collections::BTreeSet;
@@ -97,7 +98,9 @@ impl Service {
         let n = together.filter(answers).or_else(least).unwrap_or(0);
         let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };
         self.make_room(n, plan, blocks).map_err(no_room)?;
-        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
+        let served = Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?);
+        residence::watch(&self.me, &served);
+        Ok(served)
     }
 
     /// Has a disk share blocks of the image that it stands on, after that was opened again.

@@ -246,7 +246,11 @@ fn put(disk: &ServedDisk, mut next: Box<dyn Backend>) -> Result<(), NotPut> {
             // What was refused is about to be answered.
             Ok(Err(NotExchanged::Busy(back))) => next = back,
             Ok(Err(NotExchanged::Unwatched(e))) => return Err(NotPut::Unwatched(e)),
-            Ok(Err(NotExchanged::Gone(_))) | Err(_) => return Err(NotPut::Gone),
+            Ok(Err(NotExchanged::Gone(image))) => {
+                drop(image);
+                return Err(NotPut::Gone);
+            }
+            Err(_) => return Err(NotPut::Gone),
         }
         std::thread::sleep(PAUSE);
     }

@@ -8,7 +8,6 @@
 //! until it is gone there is no other try.
 
 use super::disk::{Going, Unserved};
-use super::residence;
 use super::shown;
 use super::{ServedDisk, Service, disk, lock, write};
 use std::sync::{Arc, Condvar, Mutex};
@@ -261,7 +260,6 @@ impl Service {
     ) -> Result<Arc<ServedDisk>, Unserved> {
         let own = opened.plan.clone();
         let served = self.put_on_worker(opened)?;
-        residence::watch(&self.me, &served);
         // Before its first request can come.
         self.record_too(&own, &served);
         match served.listen(&self.event_loop, &own, plan.daemon.disk_access, &self.guest_room) {

@@ -131,6 +131,8 @@ pub const COMMANDS: [&str; 24] = [
     "ksm",
     "duplicates",
     "drop-cache",
+    "hot-set",
+    "warm",
     "reload",
     "stop",
     "completions",
