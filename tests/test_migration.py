@@ -22,7 +22,7 @@ MIB = 1 << 20
 SIZE = 256 * MIB
 DATA = 96 * MIB
 RAM_MIB = 128
-STORE = "160MiB"
+STORE = "80MiB"
 OPERATIONS = 600_000 if os.environ.get("UNDERCROFT_LONG") else 250_000
 # Operations between two looks.
 WINDOW = 12_000
@@ -132,7 +132,8 @@ def test_there_and_back_under_load(sides, boot, scratch):
     until(over.exists, "the second QEMU waits")
     assert there.disk("disk")["state"] == "dormant", "connected, and its guest does not run"
     told = first.migrate(second, over)
-    print(f"there: {told['downtime']} ms down, {told['total-time']} ms in all, {told['ram']['dirty-sync-count']} rounds")
+    rounds = told["ram"]["dirty-sync-count"]
+    print(f"there: {told['downtime']} ms down, {told['total-time']} ms in all, {rounds} rounds")
     until(lambda: here.disk("disk")["state"] == "dormant", "the image is closed where the guest was")
     assert here.disk("disk")["cache"]["cached_bytes"] == 0
     load.guest = second
@@ -241,7 +242,8 @@ def test_a_guest_that_comes_too_early_waits_for_the_image(serve, scratch, boot):
     guest = boot(there, "early", reboots=True)
     until(lambda: there.disk("disk")["state"] == "failed", "it is given up", 40)
     reason = there.disk("disk")["reason"]
-    assert "its image cannot be had" in reason and "disk.raw" in reason and "in use" in reason, reason
+    for words in ("its image cannot be had", "disk.raw", "locked by another program"):
+        assert words in reason, reason
     assert guest.run("dd if=/dev/vda of=/dev/null bs=4k count=1", check=False)[0] != 0, "nothing is made up"
     here.stop()
     guest.reboot()

@@ -125,6 +125,7 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
         ImageFormat::Qcow2 => Ok(Box::new(qcow2::Qcow2::open(spec, file, not_direct)?)),
         _ => {
             let guessed = spec.format.is_none();
+            let image = raw::Raw::open(spec, file, not_direct, guessed, options)?;
             if guessed {
                 tracing::info!(
                     image = spec.location,
@@ -132,7 +133,7 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
                      sector look like another format are refused; give the format to lift that"
                 );
             }
-            Ok(Box::new(raw::Raw::open(spec, file, not_direct, guessed, options)?))
+            Ok(Box::new(image))
         }
     }
 }

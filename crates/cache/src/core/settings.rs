@@ -256,6 +256,14 @@ impl<P: FaultInjection> Core<P> {
         self.disk_mut(id).map_or(0, |d| d.want(ranges))
     }
 
+    /// Has the disk fetch nothing unasked, whatever its hint: until it is given one, or begins anew
+    /// ([`Core::invalidate`]).
+    pub fn want_nothing(&mut self, id: DiskId) {
+        if let Some(d) = self.disk_mut(id) {
+            d.want_nothing();
+        }
+    }
+
     /// Ranges that the disk has still to fetch.
     pub fn wanted(&self, id: DiskId) -> usize {
         self.disk(id).map_or(0, |d| d.wanted())

@@ -17,14 +17,13 @@ use undercroft_api::DiskState;
 use undercroft_api::hot_set::HotSet;
 use undercroft_backend::{self as backend, Backend, Dormant, OpenError, OpenOptions};
 use undercroft_config::{DiskPlan, ImageSpec};
-use undercroft_engine::shares::Hint;
 
 /// How long a guest that starts waits for the image: whoever had it may have to close it first.
 const OPEN_WAIT: Duration = Duration::from_secs(15);
 /// How long it may take until the image of a guest that has gone is closed, before the log says so.
 const CLOSE_WAIT: Duration = Duration::from_secs(15);
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How far a disk is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,7 +138,7 @@ pub(super) fn watch(service: &Weak<Service>, disk: &Arc<ServedDisk>) {
     let (service, its, id) = (service.clone(), Arc::downgrade(disk), disk.id());
     if !disk.residence().is_open() {
         // Nothing is fetched unasked while it is not open.
-        let _ = disk.host().worker.wait_for(move |w| w.core().set_hint(id, Hint::Normal));
+        let _ = disk.host().worker.wait_for(move |w| w.core().want_nothing(id));
     }
     disk.host().on_guest(move |runs| {
         let Some(disk) = its.upgrade() else { return };
@@ -193,7 +192,6 @@ fn open(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Opt
                         if let Some(service) = service.upgrade() {
                             service.set_base_of(disk, plan, base);
                         }
-                        hint(disk, plan);
                         let warm = lock(&disk.residence().0).warm.take();
                         warm.into_iter().for_each(|(set, budget)| begin_warming(disk, set, budget));
                         return Some(Stage::Open);
@@ -264,7 +262,7 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let _ = worker.wait_for(move |w| {
         w.shut_clients(id);
         // What is fetched unasked would keep it from coming to rest.
-        w.core().set_hint(id, Hint::Normal);
+        w.core().want_nothing(id);
     });
     while !disk.residence().runs() {
         let why = match dormant(disk.info().geometry.clone(), None, plan) {
@@ -301,14 +299,9 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
         std::thread::sleep(PAUSE);
     }
     // It has come back before anything was closed.
-    hint(disk, plan);
+    let settings = plan.settings;
+    let _ = worker.wait_for(move |w| w.core().set(id, &settings));
     Some(Stage::Open)
-}
-
-/// Has the disk be used again as its configuration says.
-fn hint(disk: &ServedDisk, plan: &DiskPlan) {
-    let (id, wanted) = (disk.id(), plan.settings.hint);
-    let _ = disk.host().worker.wait_for(move |w| w.core().set_hint(id, wanted));
 }
 
 /// Has what waits for the image fail, if that is not open: the disk goes.

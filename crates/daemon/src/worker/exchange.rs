@@ -51,7 +51,11 @@ impl Worker {
             disk.dirty = true;
             self.dirty.disks.push_back(id.0);
         }
+        let closed = self.is_dormant(id);
         self.core.invalidate(id);
+        if closed {
+            self.core.want_nothing(id);
+        }
         Ok(last)
     }
 

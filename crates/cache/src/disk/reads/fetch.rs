@@ -86,6 +86,11 @@ impl<P: FaultInjection> Disk<P> {
         taken
     }
 
+    /// Fetches nothing any more, until it is told to.
+    pub(crate) fn want_nothing(&mut self) {
+        self.fetch = Fetch::default();
+    }
+
     /// Ranges on that list.
     pub(crate) fn wanted(&self) -> usize {
         self.fetch.ranges()
