@@ -111,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-pub const COMMANDS: [&str; 24] = [
+pub const COMMANDS: [&str; 26] = [
     "attach",
     "detach",
     "serve",
