@@ -5,8 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
+mod buffers;
 pub mod faults;
 mod filled;
+pub mod fuse;
 pub mod nbd;
 pub mod socket;
 pub mod turns;
@@ -222,6 +225,8 @@ pub enum Protocol {
     VhostUser,
     /// Network block device.
     Nbd,
+    /// A file of the host (FUSE).
+    Fuse,
 }
 
 /// What a descriptor of a port is watched for.

@@ -14,7 +14,7 @@ use undercroft_backend as backend;
 use undercroft_cache::{ContentKey, CoreOptions};
 use undercroft_config::images::{Fault, look};
 use undercroft_config::{DiskPlan, ServePlan};
-use undercroft_frontend::nbd::Budget;
+use undercroft_frontend::budget::Budget;
 use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::ksm::{Keeper, Ksm};
 use undercroft_hostmem::pressure::{Roots, Watch};

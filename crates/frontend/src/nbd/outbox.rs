@@ -3,7 +3,7 @@
 //! Owns the queue and the position in it. Never decides what is replied.
 //! Invariant: replies leave whole and in the order they were queued; nothing is allocated per reply.
 
-use super::buffers::{Buffer, Buffers, HEADROOM};
+use crate::buffers::{Buffer, Buffers, HEADROOM};
 use super::stream::Stream;
 use super::wire::{CHUNK_HEADER, CHUNK_MAGIC, SIMPLE_HEADER, SIMPLE_REPLY_MAGIC, chunk};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@
 //! core was asked. Invariants: a request for which there is no room keeps its header in the inbox; a write goes to the
 //! core only with all of its data; the data of a refused write are never taken for a request.
 
-use super::super::buffers::Buffer;
+use crate::buffers::Buffer;
 use super::super::inbox::{Received, rest};
 use super::super::rules::{RequestHeader, Verdict};
 use super::super::stream::Stream;
