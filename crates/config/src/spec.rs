@@ -322,6 +322,10 @@ written! {
         /// Export it on the NBD listeners.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub nbd: Option<bool>,
+        /// Path of the file of this host that it becomes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        pub fuse: Option<PathBuf>,
         /// Replacement policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub policy: Option<String>,

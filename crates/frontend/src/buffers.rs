@@ -249,8 +249,8 @@ impl Drop for Buffers {
 
 #[cfg(test)]
 mod tests {
-    use crate::budget::{BUDGET_BYTES_MIN, Budget};
     use super::*;
+    use crate::budget::{BUDGET_BYTES_MIN, Budget};
     use std::time::Duration;
 
     #[test]

@@ -233,9 +233,18 @@ pub const DISK: Section = Section {
             "`true`",
             "",
             Attach,
-            "Whether there is a vhost-user socket; false for disks served over NBD only."
+            "Whether there is a vhost-user socket; false for disks served over NBD or as files only."
         ),
         key!("nbd", Boolean, "`false`", "", Attach, "Exports the disk on the listeners of `[nbd]`."),
+        key!(
+            "fuse",
+            Path,
+            "none",
+            "a file that is empty or not there",
+            Attach,
+            "Makes the disk a file of this host, which programs and containers use directly or through a loop device. \
+             It has the owner of the daemon, and group and mode as `daemon.disk_group` says. Its size does not change."
+        ),
         key!(
             "policy",
             Text,

@@ -1,4 +1,4 @@
-//! One served disk: its image, its place on a worker, its vhost-user socket.
+//! One served disk: its image, its place on a worker, its vhost-user socket, its file.
 //!
 //! Owns the order of attaching and detaching. Never touches the data path. Invariant: a disk is reachable for guests
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
@@ -9,6 +9,7 @@ use super::residence::{self, Residence};
 use super::warming::Round;
 use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,6 +21,8 @@ use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, IoTarget,
 use undercroft_config::DiskPlan;
 use undercroft_config::plan::BaseDeduplication;
 use undercroft_frontend::DiskInfo;
+use undercroft_frontend::budget::Budget;
+use undercroft_frontend::fuse::{FileLimits, FuseOptions, FuseServer};
 use undercroft_frontend::socket::SocketPermissions;
 use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
 use undercroft_host::IoBuf;
@@ -43,6 +46,7 @@ pub struct ServedDisk {
     group: Option<GroupId>,
     layer: Option<LayerId>,
     vhost: Mutex<Option<VhostServer>>,
+    file: Mutex<Option<FuseServer>>,
     detaching: AtomicBool,
     /// The file that its image was opened from, if it is one.
     image_file: Option<ImageFile>,
@@ -78,6 +82,18 @@ impl Going {
     pub(super) fn wait(self) {
         let _ = self.0.recv();
     }
+}
+
+/// What front ends of a disk share with those of others.
+pub(super) struct Ways<'a> {
+    /// Has the vhost-user sockets of all disks.
+    pub(super) event_loop: &'a Arc<EventLoop>,
+    /// What copies to guests may take.
+    pub(super) room: &'a Arc<GuestRoom>,
+    /// The memory for data that NBD connections and files share.
+    pub(super) budget: &'a Arc<Budget>,
+    /// Below it, directories of files are made that are missing.
+    pub(super) runtime_dir: PathBuf,
 }
 
 /// What has to be known to open the image of a plan and put it on a worker.
@@ -176,6 +192,7 @@ impl ServedDisk {
             group,
             layer,
             vhost: Mutex::new(None),
+            file: Mutex::new(None),
             detaching: AtomicBool::new(false),
             image_file: file,
             last: Mutex::default(),
@@ -188,24 +205,48 @@ impl ServedDisk {
         Ok(served)
     }
 
-    /// Opens the vhost-user socket, if the plan has one.
+    /// Opens the vhost-user socket, if the plan has one, and makes it a file, if it is to be one.
     pub(super) fn listen(
         &self,
-        event_loop: &Arc<EventLoop>,
         plan: &DiskPlan,
         access: undercroft_config::SocketAccess,
-        room: &Arc<GuestRoom>,
+        ways: &Ways<'_>,
     ) -> Result<(), ServiceError> {
-        let Some(socket) = &plan.socket else { return Ok(()) };
+        if let Some(socket) = &plan.socket {
+            self.listen_vhost(plan, socket, access, ways)?;
+        }
+        let Some(path) = &plan.file else { return Ok(()) };
+        if let Some(dir) = path.parent().filter(|dir| dir.starts_with(&ways.runtime_dir)) {
+            // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
+            let _ = std::fs::create_dir_all(dir);
+        }
+        let options = FuseOptions {
+            access: socket_access(access),
+            budget: Arc::clone(ways.budget),
+            limits: FileLimits::default(),
+        };
+        let server = FuseServer::start(path, &self.info, self.host.clone(), options)
+            .map_err(|source| ServiceError::Fuse { disk: plan.name.clone(), source })?;
+        *self.file.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
+        Ok(())
+    }
+
+    fn listen_vhost(
+        &self,
+        plan: &DiskPlan,
+        socket: &Path,
+        access: undercroft_config::SocketAccess,
+        ways: &Ways<'_>,
+    ) -> Result<(), ServiceError> {
         let trust = if plan.trust_memory { Trust::Anything } else { Trust::Memory };
         let options = VhostOptions {
             queues: plan.queues,
             queue_size: plan.queue_size,
             access: socket_access(access),
             trust,
-            room: Arc::clone(room),
+            room: Arc::clone(ways.room),
         };
-        let server = VhostServer::start(event_loop, socket, self.info.clone(), self.host.clone(), options)
+        let server = VhostServer::start(ways.event_loop, socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
@@ -296,13 +337,18 @@ impl ServedDisk {
         residence::give_up(self);
         let name = self.info.name.clone();
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
+        let file = self.file.lock().ok().and_then(|mut f| f.take());
         let (tx, rx) = channel();
         let id = self.id();
         // New requests are refused first, so that a busy guest cannot keep its disk here.
         if self.host.worker.send(move |w| w.remove_disk(id, tx)).is_err() {
             return None;
         }
-        let stopper = vhost.map(|v| std::thread::spawn(move || v.stop()));
+        let stopper = std::thread::spawn(move || {
+            // First, so that nobody opens a file whose disk is gone.
+            file.into_iter().for_each(FuseServer::stop);
+            vhost.into_iter().for_each(|v| v.stop());
+        });
         // Closing an image may write its tables, and waits for it as well.
         let (finished, is_finished) = channel();
         std::thread::spawn(move || {
@@ -320,8 +366,8 @@ impl ServedDisk {
                  detached when its image answers"
             );
         }
-        if let (true, Some(t)) = (done, stopper) {
-            let _ = t.join();
+        if done {
+            let _ = stopper.join();
         }
         (!done).then_some(Going(is_finished))
     }

@@ -78,7 +78,7 @@ pub(crate) struct Service {
     /// Itself, for threads that may outlive it.
     me: Weak<Service>,
     sharing: Ordered<placing::SharingNumbers>,
-    /// Memory for the data of all NBD connections.
+    /// Memory for the data of all NBD connections, and of disks that are files.
     nbd_budget: Arc<Budget>,
     change: Ordered<()>,
     /// Decides what the store may hold while the machine is short of memory.
@@ -99,6 +99,16 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// What front ends of a disk share with those of others.
+    fn ways(&self) -> disk::Ways<'_> {
+        disk::Ways {
+            event_loop: &self.event_loop,
+            room: &self.guest_room,
+            budget: &self.nbd_budget,
+            runtime_dir: self.plan().daemon.runtime_dir.clone(),
+        }
+    }
+
     /// The disks served now, in order.
     pub fn disks(&self) -> Vec<Arc<ServedDisk>> {
         read(&self.disks).clone()
@@ -163,6 +173,7 @@ impl Service {
             let Some(planned) = plan.find(name) else { continue };
             match &planned.socket {
                 Some(socket) => tracing::info!(disk = name, "guests connect at {}", socket.display()),
+                None if planned.file.is_some() => {}
                 None => tracing::info!(disk = name, "no vhost-user socket, NBD alone"),
             }
         }

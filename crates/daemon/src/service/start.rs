@@ -130,7 +130,7 @@ impl Service {
         let by_name = plan.by_name();
         for disk in self.disks() {
             let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
-            let Err(why) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else {
+            let Err(why) = disk.listen(own, plan.daemon.disk_access, &self.ways()) else {
                 continue;
             };
             let mut unserved = Unserved::from(why);

@@ -20,6 +20,7 @@ fn frontend_status(p: Peer) -> FrontendStatus {
     let kind = match p.protocol {
         Protocol::VhostUser => FrontendKind::VhostUser,
         Protocol::Nbd => FrontendKind::Nbd,
+        Protocol::Fuse => FrontendKind::Fuse,
     };
     FrontendStatus { kind, peer: p.name }
 }
@@ -74,6 +75,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
         size_bytes: info.geometry.size_bytes,
         socket: plan.socket.as_ref().map(|s| s.display().to_string()),
         nbd: plan.nbd,
+        file: plan.file.as_ref().map(|f| f.display().to_string()),
         frontends: report.peers.iter().cloned().map(frontend_status).collect(),
         cache: CacheStatus {
             pool: pool_names(disk, report, names),

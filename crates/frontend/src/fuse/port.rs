@@ -61,12 +61,20 @@ pub struct Owner {
 enum Task {
     Free,
     Read,
-    Write { fua: bool },
+    Write {
+        fua: bool,
+    },
     Flush,
-    Zeroes { unmap: bool },
+    Zeroes {
+        unmap: bool,
+    },
     Warm,
     /// What it looks for was found at the slot's offset; what was described last lay before it.
-    Seek { hole: bool, found: bool, moved: bool },
+    Seek {
+        hole: bool,
+        found: bool,
+        moved: bool,
+    },
 }
 
 /// A request under way.

@@ -35,7 +35,9 @@ pub enum FuseError {
     #[error("{0} exists and is not a file: move it away, or choose another path")]
     NotAFile(PathBuf),
     /// A mount would hide data.
-    #[error("the file {0} is not empty, and a disk there would hide what it holds: move it away, or choose another path")]
+    #[error(
+        "the file {0} is not empty, and a disk there would hide what it holds: move it away, or choose another path"
+    )]
     HasData(PathBuf),
     /// Something is mounted there.
     #[error(
@@ -114,7 +116,11 @@ impl Drop for Mounted {
         {
             // Somebody else has unmounted it already.
             if e.kind() != io::ErrorKind::InvalidInput {
-                tracing::error!("cannot unmount {}: {e}; `umount -l {}` does", self.path.display(), self.path.display());
+                tracing::error!(
+                    "cannot unmount {}: {e}; `umount -l {}` does",
+                    self.path.display(),
+                    self.path.display()
+                );
             }
         }
         if let (Some(made), Ok(there)) = (self.made, fs::symlink_metadata(&self.path))

@@ -341,8 +341,15 @@ mod tests {
     /// The lengths that the kernel compares with those of its structures.
     #[test]
     fn replies_have_the_lengths_of_linux_fuse_h() {
-        let file =
-            Attributes { size_bytes: 9, mode: 0, uid: 0, gid: 0, read: Stamp::default(), written: Stamp::default(), changed: Stamp::default() };
+        let file = Attributes {
+            size_bytes: 9,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            read: Stamp::default(),
+            written: Stamp::default(),
+            changed: Stamp::default(),
+        };
         assert_eq!(file.encode().bytes().len(), 16 + 88);
         assert_eq!(file_system(1).bytes().len(), 80);
         let all = Agreement { abilities: u64::MAX, readahead_bytes: 1, background: 2, write_bytes: 3, pages: 4 };
