@@ -1,8 +1,8 @@
 //! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
 //! it.
 //!
-//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort` and `Flows` stand
-//! for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no store is
+//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort` and `Flows`
+//! stand for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no store is
 //! counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody could really
 //! make here, at the place where it is asked for.
 
@@ -61,6 +61,10 @@ pub enum PortBug {
     /// A read's data is looked at in blocks that begin at multiples of 4096 bytes of the disk, wherever the core has
     /// them begin.
     BlocksAtMultiples,
+    /// A write through a file opened with O_DSYNC need not be durable when it is answered.
+    SyncForgotten,
+    /// A file whose message waited for room is not looked at again when there is some.
+    FileNotWoken,
     /// A port that has waited for room to send is not told of it.
     RoomNotWatched,
     /// Of a disk's ports those that use their quanta up are served as long as there are any.
@@ -99,7 +103,7 @@ pub enum PortBug {
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 30] = [
+    pub const ALL: [PortBug; 32] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -113,6 +117,8 @@ impl PortBug {
         PortBug::ChunkOffsetOfBlock,
         PortBug::ShortReadSent,
         PortBug::BlocksAtMultiples,
+        PortBug::SyncForgotten,
+        PortBug::FileNotWoken,
         PortBug::RoomNotWatched,
         PortBug::HeavyAlwaysFirst,
         PortBug::OverQuantumForgotten,

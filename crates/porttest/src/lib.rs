@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod faults;
+pub mod fuse;
 pub mod nbd;
 mod shadow;
 pub mod sim;

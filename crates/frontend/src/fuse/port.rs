@@ -443,7 +443,9 @@ impl<D: Device, F: PortFaults> Port for FusePort<D, F> {
         if self.asleep && self.can_go_on() {
             // Something that we wait for no event of has become possible: have the worker look at us again.
             self.asleep = false;
-            self.device.wake();
+            if !F::has(PortBug::FileNotWoken) {
+                self.device.wake();
+            }
         }
     }
 

@@ -82,6 +82,12 @@ const WANTED: &[(&str, &str)] = &[
     ("migration", "of a guest at rest"),
     ("slept", "guest"),
     ("slept", "client"),
+    ("slept", "file"),
+    ("full", "file"),
+    ("unmounted", "with requests under way"),
+    ("killed", "under a request of a file"),
+    ("refused", "over FUSE"),
+    ("lost writes", "told over FUSE"),
 ];
 
 /// How often each pair was met.

@@ -182,7 +182,7 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
         let slot = &self.slots[tag as usize];
         let (op, len) = match slot.task {
             Task::Read => (Op::Read, slot.len),
-            Task::Write { fua } => (Op::Write { fua: fua && !F::has(PortBug::ZeroesLoseFua) }, slot.len),
+            Task::Write { fua } => (Op::Write { fua: fua && !F::has(PortBug::SyncForgotten) }, slot.len),
             Task::Flush => (Op::Flush, 0),
             Task::Zeroes { unmap } => (Op::WriteZeroes { unmap, fua: false }, slot.len),
             // Any length may be asked for; the core reads a bounded part at a time.
