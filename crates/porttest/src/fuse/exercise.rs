@@ -256,7 +256,7 @@ fn sensible(kind: u8, [a, b, c]: [u8; 3], unique: u64) -> Vec<u8> {
         }
         7 => (opcode::FALLOCATE, allocate(offset, u64::from(len) << (b & 15), u32::from(kind >> 4 | b & 16))),
         8 => (opcode::LSEEK, seek(offset, 3 + u32::from(b & 1))),
-        9 => (opcode::SETXATTR, attribute(WILLNEED, format!("{offset} {}", u64::from(len) << b).as_bytes())),
+        9 => (opcode::SETXATTR, attribute(WILLNEED, format!("{offset} {}", u64::from(len) << (b & 31)).as_bytes())),
         10 => (opcode::INIT, init(7, u32::from(a), u32::MAX)),
         11 => (opcode::SETATTR, [u32::from(a), 0].iter().flat_map(|n| n.to_ne_bytes()).chain([b; 80]).collect()),
         12 => (opcode::FSYNC, vec![0; 16]),

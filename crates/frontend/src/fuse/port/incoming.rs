@@ -36,7 +36,7 @@ pub(super) enum Stop {
 impl<D: Device, F: PortFaults> FusePort<D, F> {
     /// Receives messages and makes requests of them, until there are `end` in `out` or something is missing.
     pub(super) fn take_messages(&mut self, end: usize, out: &mut Vec<Request>) -> Stop {
-        let (mut receives, mut received) = (0, 0);
+        let (begin, mut receives, mut received) = (out.len(), 0, 0);
         loop {
             if out.len() >= end {
                 return Stop::Enough;
@@ -47,7 +47,7 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
                 }
                 // As many as the last time are all that there are, as a rule: to ask whether there is one more takes a
                 // system call, for which those that came would wait.
-                if !out.is_empty() && self.burst == self.last_burst {
+                if out.len() > begin && self.burst == self.last_burst {
                     return Stop::Enough;
                 }
                 if let Some(stop) = self.receive() {
