@@ -127,7 +127,8 @@ macro_rules! replayed {
 }
 
 replayed! {
-    api config kernel_files nbd_client nbd_commands nbd_handshake proc_files qcow2_header qcow2_own qcow2_tables ranges
+    api config fuse_messages kernel_files nbd_client nbd_commands nbd_handshake proc_files qcow2_header qcow2_own
+    qcow2_tables ranges
     trace vhost_messages virtio_chain
 }
 
