@@ -43,8 +43,8 @@ pub const TARGETS: [Target; 16] = [
     ("virtio_chain", virtio_chain),
 ];
 
-/// Messages of FUSE: arbitrary bytes, and mostly sensible requests, replied to in any order, some to nobody. Each message
-/// that wants an answer has one, in a form that the kernel takes.
+/// Messages of FUSE: arbitrary bytes, and mostly sensible requests, replied to in any order, some to nobody. Each
+/// message that wants an answer has one, in a form that the kernel takes.
 pub fn fuse_messages(data: &[u8]) {
     fuse::exercise::fuzz_messages(data);
 }

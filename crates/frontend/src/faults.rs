@@ -1,10 +1,10 @@
 //! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
 //! it.
 //!
-//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort` and `Flows`
-//! stand for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no store is
-//! counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody could really
-//! make here, at the place where it is asked for.
+//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort` and
+//! `Flows` stand for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no
+//! store is counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody
+//! could really make here, at the place where it is asked for.
 
 use std::fmt::Debug;
 

@@ -3,7 +3,7 @@
 //! Owns no mount: who mounts also unmounts. Never talks to the kernel's end of a mount. Invariant: no call follows a
 //! symbolic link at the place of the mount.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -66,10 +66,11 @@ pub fn open_fuse() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts `device` over the regular file `at`.
+/// Mounts `device` over the regular file `at`, which has to be empty when it is looked at last.
 ///
 /// # Errors
-/// `PermissionDenied` if this process may not mount, else what the kernel says.
+/// `PermissionDenied` if this process may not mount, `AlreadyExists` if it is no empty file any more, else what the
+/// kernel says.
 pub fn mount_fuse(device: &OwnedFd, at: &Path, mount: &FuseMount<'_>) -> io::Result<()> {
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if mount.read_only {
@@ -80,7 +81,14 @@ pub fn mount_fuse(device: &OwnedFd, at: &Path, mount: &FuseMount<'_>) -> io::Res
     let (uid, gid) = (uid.as_raw(), gid.as_raw());
     let options = format!("fd={fd},rootmode=100000,user_id={uid},group_id={gid},{more}");
     let options = CString::new(options).map_err(io::Error::other)?;
-    Ok(rustix::mount::mount(mount.source, at, KIND, flags, Some(options.as_c_str()))?)
+    // mount(2) follows a symbolic link that somebody has put there meanwhile: not where the file is held.
+    let file = rustix::fs::open(at, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let there = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile || there.st_size != 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let held = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::mount::mount(mount.source, held, KIND, flags, Some(options.as_c_str()))?)
 }
 
 /// Has the helper mount over the regular file `at`, for a process that may not; returns the device, nonblocking.
@@ -164,13 +172,23 @@ pub fn unmount_fuse(at: &Path) -> io::Result<()> {
     }
 }
 
+/// The kernel's number of the mount that is at `at`, without asking whoever serves it; `None` where it does not tell
+/// (before Linux 5.8).
+pub fn mount_number(at: &Path) -> Option<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let look = rustix::fs::statx(CWD, at, flags, StatxFlags::MNT_ID).ok()?;
+    (look.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(look.stx_mnt_id)
+}
+
 /// Whether something is mounted at `at`. The kernel's end of a mount whose server is gone says `NotConnected`.
 ///
 /// # Errors
 /// What the kernel says of the path.
 pub fn is_mounted(at: &Path) -> io::Result<bool> {
     let at = CString::new(at.as_os_str().as_bytes()).map_err(io::Error::other)?;
-    let look = rustix::fs::statx(CWD, at.as_c_str(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE)?;
+    // The kernel answers for a dead server what it still knows, unless it is to ask.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    let look = rustix::fs::statx(CWD, at.as_c_str(), flags, StatxFlags::BASIC_STATS)?;
     Ok(look.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 

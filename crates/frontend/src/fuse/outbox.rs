@@ -1,7 +1,7 @@
 //! Replies of one file on their way to the kernel.
 //!
-//! Owns the queue. Never decides what is replied. Invariants: a reply is one message, so it goes whole or not at all, in
-//! the order in which it was queued; nothing is allocated for a reply.
+//! Owns the queue. Never decides what is replied. Invariants: a reply is one message, so it goes whole or not at all,
+//! in the order in which it was queued; nothing is allocated for a reply.
 
 use super::device::Device;
 use super::wire::{REPLY_HEADER_BYTES, Small, reply_header};

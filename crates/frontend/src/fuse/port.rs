@@ -1,9 +1,9 @@
 //! One disk as a file, driven by the worker that owns the disk.
 //!
-//! Owns the requests under way: slots, buffers, replies. Never blocks; never knows what a cache is. Invariants: requests
-//! taken and replies waiting are together at most `requests_max`, and what they hold is bounded (see `Buffers`), besides
-//! one buffer that messages are received into; a request is answered at most once; reply data that the core did not fill
-//! are never sent.
+//! Owns the requests under way: slots, buffers, replies. Never blocks; never knows what a cache is. Invariants:
+//! requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded (see
+//! `Buffers`), besides one buffer that messages are received into; a request is answered at most once; reply data that
+//! the core did not fill are never sent.
 
 mod incoming;
 

@@ -1,8 +1,8 @@
 //! Disks become files, and cease to be files: mounts, and the ports behind them.
 //!
 //! Owns the mount of one disk and the file that it is mounted over. Never serves a request: the port does. Invariants:
-//! nothing that holds data is hidden by a mount; a mount that a killed daemon left is taken away before another is made;
-//! when a server is stopped or dropped, its file is no mount any more.
+//! nothing that holds data is hidden by a mount; a mount that a killed daemon left is taken away before another is
+//! made; when a server is stopped or dropped, its file is no mount any more.
 
 use super::device::FuseDevice;
 use super::port::{FileLimits, FusePort, NewFile, Owner};
@@ -107,21 +107,17 @@ struct Mounted {
     /// The file was made for it: device and inode.
     made: Option<(u64, u64)>,
     is_mounted: bool,
+    /// The kernel's number of the mount.
+    number: Option<u64>,
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if self.is_mounted
-            && let Err(e) = fuse::unmount_fuse(&self.path)
-        {
-            // Somebody else has unmounted it already.
-            if e.kind() != io::ErrorKind::InvalidInput {
-                tracing::error!(
-                    "cannot unmount {}: {e}; `umount -l {}` does",
-                    self.path.display(),
-                    self.path.display()
-                );
-            }
+        // Somebody may have unmounted it, and mounted something else.
+        let is_ours = self.is_mounted && fuse::mount_number(&self.path) == self.number;
+        if is_ours && let Err(e) = fuse::unmount_fuse(&self.path) {
+            let path = self.path.display();
+            return tracing::error!("cannot unmount {path}: {e}; `umount -l {path}` does");
         }
         if let (Some(made), Ok(there)) = (self.made, fs::symlink_metadata(&self.path))
             && there.is_file()
@@ -159,7 +155,7 @@ impl FuseServer {
             read_bytes_max: TRANSFER_BYTES_MAX,
         };
         let device = mount_at(path, &mount)?;
-        mounted.is_mounted = true;
+        (mounted.is_mounted, mounted.number) = (true, fuse::mount_number(path));
         let device = FuseDevice::new(device).map_err(os("serve"))?;
         let account = options.budget.open(&info.name).map_err(os("serve"))?;
         let readable = if info.geometry.read_only { 0o440 } else { 0o660 };
@@ -205,7 +201,7 @@ fn prepare(path: &Path) -> Result<Mounted, FuseError> {
                 let there = fs::symlink_metadata(path).map_err(os("look at"))?;
                 return match there.len() {
                     _ if !there.is_file() => Err(FuseError::NotAFile(path.to_owned())),
-                    0 => Ok(Mounted { path: path.to_owned(), made: None, is_mounted: false }),
+                    0 => Ok(Mounted { path: path.to_owned(), made: None, is_mounted: false, number: None }),
                     _ => Err(FuseError::HasData(path.to_owned())),
                 };
             }
@@ -231,7 +227,7 @@ fn prepare(path: &Path) -> Result<Mounted, FuseError> {
 fn made(path: &Path) -> io::Result<Mounted> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let there = file.metadata()?;
-    Ok(Mounted { path: path.to_owned(), made: Some((there.dev(), there.ino())), is_mounted: false })
+    Ok(Mounted { path: path.to_owned(), made: Some((there.dev(), there.ino())), is_mounted: false, number: None })
 }
 
 fn is_stale(e: &io::Error) -> bool {

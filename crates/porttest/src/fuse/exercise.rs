@@ -1,8 +1,8 @@
 //! A file under arbitrary messages, without a mount: what the fuzz target and the tests run.
 //!
-//! Owns a disk of bytes and a device in memory. Never opens a descriptor. Invariant checked here: each message that wants
-//! an answer gets exactly one, in a form that the kernel takes, and with the bytes that the disk held; memory stays
-//! within its bound.
+//! Owns a disk of bytes and a device in memory. Never opens a descriptor. Invariant checked here: each message that
+//! wants an answer gets exactly one, in a form that the kernel takes, and with the bytes that the disk held; memory
+//! stays within its bound.
 
 use super::messages::{Reply, allocate, attribute, init, is_answered, message, reply, seek, transfer};
 use crate::faults::Switched;

@@ -1,7 +1,7 @@
 //! A kernel of the simulation: requests of programs on a disk that is a file, and a careful reader of replies.
 //!
-//! Owns one file's port and the kernel's end of it. Never looks at the disk. Invariant: each request is answered at most
-//! once, in a form that the kernel takes, under its own name; and exactly once unless the file is unmounted.
+//! Owns one file's port and the kernel's end of it. Never looks at the disk. Invariant: each request is answered at
+//! most once, in a form that the kernel takes, under its own name; and exactly once unless the file is unmounted.
 
 use super::messages::{allocate, attribute, message, reply, seek, transfer};
 use crate::faults::Switched;
