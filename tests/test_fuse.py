@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -28,7 +29,7 @@ def _can_mount():
     """All of them mount."""
     need_root()
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("no /dev/fuse")
+        pytest.skip("there is no /dev/fuse to use")
 
 
 def as_file(directory: Path, name: str, image: Path, options: dict[str, str] | None = None, form: str = "raw") -> Disk:
@@ -263,6 +264,37 @@ def test_groups_reach_it_as_they_reach_sockets(serve, scratch):
     read = ["head", "-c", "1", str(path)]
     run("setpriv", "--reuid=4243", "--regid=4242", "--clear-groups", *read)
     assert run("setpriv", "--reuid=4243", "--regid=4243", "--clear-groups", *read, check=False).returncode != 0
+
+
+def test_a_user_without_rights_mounts_with_the_helper(serve, scratch):
+    """`nobody` serves, is killed, and serves again over its stale mount; others do not reach the file."""
+    need("setpriv", "fusermount3")
+    if stat.S_IMODE(os.stat("/dev/fuse").st_mode) & 0o006 != 0o006:
+        pytest.skip("/dev/fuse is root's alone here")
+    mine = scratch / "mine"
+    mine.mkdir()
+    image = images.raw(mine / "a.raw", SIZE, seed=3)
+    contents = image.read_bytes()
+    program = shutil.copy(built("undercroft"), mine / "undercroft")
+    os.chmod(scratch, 0o755)
+    # Of nobody; the log is opened by us.
+    for path in (mine, image):
+        os.chown(path, 65534, 65534)
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    daemon = Daemon(mine / "d", [as_file(mine, "a", image)], wrap=lambda c: [*as_nobody, str(program), *c[1:]])
+    os.chown(mine / "d", 65534, 65534)
+    path = mine / "a.file"
+    try:
+        for _ in range(2):
+            daemon.start()
+            assert subprocess.run([*as_nobody, "cat", path], capture_output=True, check=True).stdout == contents
+            with raises(errno.EACCES):
+                path.read_bytes()
+            daemon.kill()
+        daemon.start()
+    finally:
+        daemon.stop()
+    assert mounts(path) == []
 
 
 def test_a_killed_daemon_comes_back_over_its_mount(serve, scratch):

@@ -70,7 +70,7 @@ pub struct NewAttributes {
 
 /// What is done about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FileVerdict {
     /// Read, and reply with the data.
     Read {
         /// First byte.
@@ -162,51 +162,51 @@ impl FileRules {
     }
 
     /// Judges a message of `len` bytes, of which `body` are those behind the header, at most [`BODY_BYTES_MAX`].
-    pub fn judge(&self, header: &Header, body: &[u8], len: usize) -> Verdict {
+    pub fn judge(&self, header: &Header, body: &[u8], len: usize) -> FileVerdict {
         if header.len as usize != len {
-            return if header.is_answered() { Verdict::Refuse(errno::EINVAL) } else { Verdict::Silence };
+            return if header.is_answered() { FileVerdict::Refuse(errno::EINVAL) } else { FileVerdict::Silence };
         }
         let verdict = match header.opcode {
             opcode::INIT => self.init(body),
-            opcode::FORGET | opcode::BATCH_FORGET => Some(Verdict::Silence),
-            opcode::DESTROY => Some(Verdict::Done),
-            _ if header.node != ROOT => Some(Verdict::Refuse(errno::ENOENT)),
-            opcode::LOOKUP => Some(Verdict::Refuse(errno::ENOENT)),
+            opcode::FORGET | opcode::BATCH_FORGET => Some(FileVerdict::Silence),
+            opcode::DESTROY => Some(FileVerdict::Done),
+            _ if header.node != ROOT => Some(FileVerdict::Refuse(errno::ENOENT)),
+            opcode::LOOKUP => Some(FileVerdict::Refuse(errno::ENOENT)),
             opcode::READ => self.read(body),
             opcode::WRITE => self.write(body, len),
-            opcode::FSYNC => Some(Verdict::Flush),
-            opcode::GETATTR => Some(Verdict::Attributes),
-            opcode::SETATTR => new_attributes(body).map(Verdict::Set),
+            opcode::FSYNC => Some(FileVerdict::Flush),
+            opcode::GETATTR => Some(FileVerdict::Attributes),
+            opcode::SETATTR => new_attributes(body).map(FileVerdict::Set),
             opcode::OPEN => self.open(body),
-            opcode::RELEASE => Some(Verdict::Done),
-            opcode::STATFS => Some(Verdict::FileSystem),
+            opcode::RELEASE => Some(FileVerdict::Done),
+            opcode::STATFS => Some(FileVerdict::FileSystem),
             opcode::ACCESS => self.access(body),
             opcode::FALLOCATE => self.allocate(body),
             opcode::LSEEK => self.seek(body),
             opcode::SETXATTR => self.set_extended(body),
-            opcode::GETXATTR => Some(Verdict::Refuse(errno::ENODATA)),
-            opcode::LISTXATTR => Fields(body).u32().map(Verdict::List),
+            opcode::GETXATTR => Some(FileVerdict::Refuse(errno::ENODATA)),
+            opcode::LISTXATTR => Fields(body).u32().map(FileVerdict::List),
             // Among them INTERRUPT: what was asked of a disk is answered soon, and cannot be taken back.
-            _ => Some(Verdict::Refuse(errno::ENOSYS)),
+            _ => Some(FileVerdict::Refuse(errno::ENOSYS)),
         };
-        verdict.unwrap_or(Verdict::Refuse(errno::EINVAL))
+        verdict.unwrap_or(FileVerdict::Refuse(errno::EINVAL))
     }
 
-    fn init(&self, body: &[u8]) -> Option<Verdict> {
+    fn init(&self, body: &[u8]) -> Option<FileVerdict> {
         let mut f = Fields(body);
         let (major, minor, readahead_bytes, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
         if major > MAJOR {
-            return Some(Verdict::Version);
+            return Some(FileVerdict::Version);
         }
         if major < MAJOR || minor < MINOR_MIN {
-            return Some(Verdict::Refuse(errno::EPROTO));
+            return Some(FileVerdict::Refuse(errno::EPROTO));
         }
         let offered = u64::from(low);
         use ability as a;
         let wanted = a::ASYNC_READ | a::BIG_WRITES | a::ASYNC_DIO | a::PARALLEL_DIROPS | a::MAX_PAGES;
         let abilities = offered & wanted;
         // Without that, 32 pages of 4 KiB; the kernel cuts what it sends accordingly.
-        Some(Verdict::Init(Agreement {
+        Some(FileVerdict::Init(Agreement {
             abilities,
             readahead_bytes,
             background: self.requests_max,
@@ -220,73 +220,73 @@ impl FileRules {
         len.min(self.size_bytes.saturating_sub(offset))
     }
 
-    fn read(&self, body: &[u8]) -> Option<Verdict> {
+    fn read(&self, body: &[u8]) -> Option<FileVerdict> {
         let mut f = Fields(body);
         let (_file, offset, len) = (f.u64()?, f.u64()?, f.u32()?);
         if len as usize > TRANSFER_BYTES_MAX {
-            return Some(Verdict::Refuse(errno::EINVAL));
+            return Some(FileVerdict::Refuse(errno::EINVAL));
         }
         // Fewer bytes than were asked for, or none, are the end of the file.
         Some(match self.within(offset, len.into()) as u32 {
-            0 => Verdict::Done,
-            len => Verdict::Read { offset, len },
+            0 => FileVerdict::Done,
+            len => FileVerdict::Read { offset, len },
         })
     }
 
-    fn write(&self, body: &[u8], message: usize) -> Option<Verdict> {
+    fn write(&self, body: &[u8], message: usize) -> Option<FileVerdict> {
         let mut f = Fields(body);
         let (_file, offset, len, _, _owner, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?, f.u64()?, f.u32()?);
         if message.checked_sub(HEAD_BYTES)? != len as usize || len as usize > TRANSFER_BYTES_MAX {
             return None;
         }
         if self.read_only {
-            return Some(Verdict::Refuse(errno::EROFS));
+            return Some(FileVerdict::Refuse(errno::EROFS));
         }
         Some(match self.within(offset, len.into()) as u32 {
-            0 if len == 0 => Verdict::Written(0),
+            0 if len == 0 => FileVerdict::Written(0),
             // As a block device says it: the size cannot change.
-            0 => Verdict::Refuse(errno::ENOSPC),
-            len => Verdict::Write { offset, len, fua: flags & O_DSYNC != 0 },
+            0 => FileVerdict::Refuse(errno::ENOSPC),
+            len => FileVerdict::Write { offset, len, fua: flags & O_DSYNC != 0 },
         })
     }
 
-    fn open(&self, body: &[u8]) -> Option<Verdict> {
+    fn open(&self, body: &[u8]) -> Option<FileVerdict> {
         let flags = Fields(body).u32()?;
         let writes = flags & O_ACCMODE != 0;
-        Some(if writes && self.read_only { Verdict::Refuse(errno::EROFS) } else { Verdict::Open })
+        Some(if writes && self.read_only { FileVerdict::Refuse(errno::EROFS) } else { FileVerdict::Open })
     }
 
     /// The kernel asks only where it was not told to look at the mode itself.
-    fn access(&self, body: &[u8]) -> Option<Verdict> {
+    fn access(&self, body: &[u8]) -> Option<FileVerdict> {
         let wanted = Fields(body).u32()?;
-        Some(if wanted & W_OK != 0 && self.read_only { Verdict::Refuse(errno::EROFS) } else { Verdict::Done })
+        Some(if wanted & W_OK != 0 && self.read_only { FileVerdict::Refuse(errno::EROFS) } else { FileVerdict::Done })
     }
 
-    fn allocate(&self, body: &[u8]) -> Option<Verdict> {
+    fn allocate(&self, body: &[u8]) -> Option<FileVerdict> {
         use allocate as a;
         let mut f = Fields(body);
         let (_file, offset, len, mode) = (f.u64()?, f.u64()?, f.u64()?, f.u32()?);
         let end = offset.checked_add(len).filter(|_| len > 0)?;
         if self.read_only {
-            return Some(Verdict::Refuse(errno::EROFS));
+            return Some(FileVerdict::Refuse(errno::EROFS));
         }
         // A hole has to read as zeroes, which a discarded range of a disk need not.
         let unmap = match mode & !a::KEEP_SIZE {
             a::PUNCH_HOLE if mode & a::KEEP_SIZE != 0 => true,
             a::ZERO_RANGE => false,
             // To set space aside is not ours to promise: the image may be sparse.
-            _ => return Some(Verdict::Refuse(errno::EOPNOTSUPP)),
+            _ => return Some(FileVerdict::Refuse(errno::EOPNOTSUPP)),
         };
         if end > self.size_bytes && mode & a::KEEP_SIZE == 0 {
-            return Some(Verdict::Refuse(errno::ENOSPC));
+            return Some(FileVerdict::Refuse(errno::ENOSPC));
         }
         Some(match self.within(offset, len) {
-            0 => Verdict::Done,
-            len => Verdict::Zeroes { offset, len, unmap },
+            0 => FileVerdict::Done,
+            len => FileVerdict::Zeroes { offset, len, unmap },
         })
     }
 
-    fn seek(&self, body: &[u8]) -> Option<Verdict> {
+    fn seek(&self, body: &[u8]) -> Option<FileVerdict> {
         let mut f = Fields(body);
         let (_file, offset, whence) = (f.u64()?, f.u64()?, f.u32()?);
         let hole = match whence {
@@ -295,23 +295,23 @@ impl FileRules {
             _ => return None,
         };
         Some(match self.within(offset, u64::MAX) {
-            0 => Verdict::Refuse(errno::ENXIO),
-            len => Verdict::Seek { offset, len, hole },
+            0 => FileVerdict::Refuse(errno::ENXIO),
+            len => FileVerdict::Seek { offset, len, hole },
         })
     }
 
-    fn set_extended(&self, body: &[u8]) -> Option<Verdict> {
+    fn set_extended(&self, body: &[u8]) -> Option<FileVerdict> {
         let mut f = Fields(body);
         let (len, _flags) = (f.u32()? as usize, f.u32()?);
         let end = f.0.iter().position(|&b| b == 0)?;
         let (name, value) = (&f.0[..end], f.0.get(end + 1..)?.get(..len));
         if name != WILLNEED {
-            return Some(Verdict::Refuse(errno::EOPNOTSUPP));
+            return Some(FileVerdict::Refuse(errno::EOPNOTSUPP));
         }
         let (offset, len) = range(value?)?;
         Some(match self.within(offset, len) {
-            0 => Verdict::Done,
-            len => Verdict::Warm { offset, len },
+            0 => FileVerdict::Done,
+            len => FileVerdict::Warm { offset, len },
         })
     }
 }
@@ -335,7 +335,7 @@ fn new_attributes(body: &[u8]) -> Option<NewAttributes> {
 }
 
 /// Whether SETATTR sets what it may: times. Mode and owner are the configuration's, and the size is the disk's.
-pub fn may_set(new: &NewAttributes, size_bytes: u64, mode: u32, [uid, gid]: [u32; 2]) -> bool {
+pub(super) fn may_set(new: &NewAttributes, size_bytes: u64, mode: u32, [uid, gid]: [u32; 2]) -> bool {
     let differs = |bit, differs: bool| new.which & bit != 0 && differs;
     !differs(set::SIZE, new.size_bytes != size_bytes)
         && !differs(set::MODE, new.mode & 0o7777 != mode)

@@ -53,8 +53,6 @@ pub mod opcode {
     pub const INIT: u32 = 26;
     /// Whether somebody may do something.
     pub const ACCESS: u32 = 34;
-    /// Whoever waits for a request no longer wants to.
-    pub const INTERRUPT: u32 = 36;
     /// The end.
     pub const DESTROY: u32 = 38;
     /// Forget several files; not answered.
@@ -77,8 +75,6 @@ pub mod ability {
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// A server says how many pages a request may have.
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// There are more than 32 of these.
-    pub const INIT_EXT: u64 = 1 << 30;
 }
 
 /// What an opened file is like.
@@ -234,7 +230,7 @@ impl Small {
 }
 
 /// The head of a reply with `len` bytes behind it; `error` is a number of errno, 0 for success.
-pub fn reply_header(unique: u64, error: i32, len: usize) -> [u8; REPLY_HEADER_BYTES] {
+pub(crate) fn reply_header(unique: u64, error: i32, len: usize) -> [u8; REPLY_HEADER_BYTES] {
     let mut header = [0; REPLY_HEADER_BYTES];
     header[..4].copy_from_slice(&((REPLY_HEADER_BYTES + len) as u32).to_ne_bytes());
     header[4..8].copy_from_slice(&error.wrapping_neg().to_ne_bytes());
@@ -253,7 +249,7 @@ pub struct Stamp {
 
 /// What GETATTR tells of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub(crate) struct Attributes {
     /// Bytes.
     pub size_bytes: u64,
     /// Permission bits.
@@ -286,7 +282,7 @@ impl Attributes {
 }
 
 /// What a reply to STATFS tells: a file system that is full of one file.
-pub fn file_system(size_bytes: u64) -> Small {
+pub(crate) fn file_system(size_bytes: u64) -> Small {
     let small = Small::EMPTY.u64(size_bytes.div_ceil(4096)).u64(0).u64(0).u64(1).u64(0);
     small.u32(4096).u32(255).u32(4096).put(&[0; 28])
 }

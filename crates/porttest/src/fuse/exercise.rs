@@ -89,7 +89,7 @@ impl Device for ByteDevice {
 }
 
 /// A port, its disk, and the kernel's end.
-pub struct Run {
+pub struct FileRun {
     /// The port.
     pub port: FusePort<ByteDevice, Switched>,
     /// Its disk.
@@ -102,9 +102,9 @@ pub struct Run {
     random: u64,
 }
 
-impl Run {
+impl FileRun {
     /// A port; `order` decides about the order of replies.
-    pub fn new(geometry: &Geometry, limits: FileLimits, order: u64) -> Run {
+    pub fn new(geometry: &Geometry, limits: FileLimits, order: u64) -> FileRun {
         let device = ByteDevice::default();
         let rules = FileRules::new(geometry, limits.requests_max);
         let port = FusePort::with_faults(NewFile {
@@ -118,7 +118,7 @@ impl Run {
             account: None,
         });
         let disk = ByteDisk::new(rules.size_bytes as usize);
-        Run { port, disk, device, rules, limits, waiting: Vec::new(), random: order | 1 }
+        FileRun { port, disk, device, rules, limits, waiting: Vec::new(), random: order | 1 }
     }
 
     fn dice(&mut self, sides: usize) -> usize {
@@ -179,7 +179,7 @@ pub fn fuzz_messages(data: &[u8]) {
     geometry.align = if mode & 1 != 0 { 512 } else { 1 };
     geometry.read_only = mode & 2 != 0;
     let limits = FileLimits { requests_max: 1 + usize::from(requests & 15), bytes_max: usize::from(bytes) << 12 };
-    let mut run = Run::new(&geometry, limits, order.into());
+    let mut run = FileRun::new(&geometry, limits, order.into());
     run.disk.fails = (mode & 4 != 0).then_some(IoError::NoSpace);
     run.device.with(|k| k.killed_one_in = if mode & 8 != 0 { 6 } else { 0 });
     let mut sent = BTreeMap::new();
@@ -267,7 +267,7 @@ fn sensible(kind: u8, [a, b, c]: [u8; 3], unique: u64) -> Vec<u8> {
 }
 
 /// What a reply must be, whatever was asked.
-fn check(run: &Run, message: &[u8], reply: &Reply) {
+fn check(run: &FileRun, message: &[u8], reply: &Reply) {
     let code = u32::from_ne_bytes(message[4..8].try_into().expect("four bytes"));
     if reply.error != 0 {
         return;

@@ -4,7 +4,7 @@
 //! message for which there is no room stays where it was received, and no other is received meanwhile.
 
 use super::super::device::Device;
-use super::super::rules::{BODY_BYTES_MAX, TRANSFER_BYTES_MAX, Verdict, errno};
+use super::super::rules::{BODY_BYTES_MAX, FileVerdict, TRANSFER_BYTES_MAX, errno};
 use super::super::wire::{self, HEAD_BYTES, HEADER_BYTES, Header, Small, opened};
 use super::{FusePort, SEEK_STEP, Slot, Task, WARM_STEP};
 use crate::buffers::{Buffer, HEADROOM};
@@ -104,10 +104,10 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
         let body = self.body(&header, len, &mut body);
         let verdict = self.rules.judge(&header, body, len);
         let bytes = match verdict {
-            Verdict::Read { len, .. } | Verdict::Write { len, .. } => len as usize,
+            FileVerdict::Read { len, .. } | FileVerdict::Write { len, .. } => len as usize,
             _ => 0,
         };
-        let keeps = matches!(verdict, Verdict::Write { .. }) && bytes > COPIED_BYTES_MAX;
+        let keeps = matches!(verdict, FileVerdict::Write { .. }) && bytes > COPIED_BYTES_MAX;
         let class = if keeps { TRANSFER_BYTES_MAX } else { bytes };
         if bytes > 0 && !self.buffers.has_room(class) {
             self.stalled = true;
@@ -152,26 +152,26 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
     }
 
     /// Answers what the core need not be asked.
-    fn answer(&mut self, header: &Header, verdict: Verdict) {
+    fn answer(&mut self, header: &Header, verdict: FileVerdict) {
         let unique = header.unique;
         let small = match verdict {
-            Verdict::Refuse(error) => return self.outbox.error(unique, error, None),
-            Verdict::Silence => return,
-            Verdict::Init(agreement) => {
+            FileVerdict::Refuse(error) => return self.outbox.error(unique, error, None),
+            FileVerdict::Silence => return,
+            FileVerdict::Init(agreement) => {
                 tracing::debug!(file = self.path, "agreed with the kernel: {agreement:?}");
                 agreement.encode()
             }
-            Verdict::Version => wire::version(),
-            Verdict::Attributes => self.attributes(),
-            Verdict::Set(new) => match self.set_attributes(&new) {
+            FileVerdict::Version => wire::version(),
+            FileVerdict::Attributes => self.attributes(),
+            FileVerdict::Set(new) => match self.set_attributes(&new) {
                 Ok(small) => small,
                 Err(error) => return self.outbox.error(unique, error, None),
             },
-            Verdict::Open => Small::EMPTY.u64(0).u32(OPENED).u32(0),
-            Verdict::FileSystem => wire::file_system(self.rules.size_bytes),
-            Verdict::Written(len) => Small::EMPTY.u32(len).u32(0),
+            FileVerdict::Open => Small::EMPTY.u64(0).u32(OPENED).u32(0),
+            FileVerdict::FileSystem => wire::file_system(self.rules.size_bytes),
+            FileVerdict::Written(len) => Small::EMPTY.u32(len).u32(0),
             // Asked how long the list is, or for the list.
-            Verdict::List(0) => Small::EMPTY.u32(0).u32(0),
+            FileVerdict::List(0) => Small::EMPTY.u32(0).u32(0),
             _ => Small::EMPTY,
         };
         self.outbox.small(unique, small);
@@ -230,14 +230,14 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
 const OPENED: u32 = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES | opened::NOFLUSH;
 
 /// What is to be done for a verdict that the core has to be asked about: task, first byte, bytes.
-fn task(verdict: Verdict) -> Option<(Task, u64, u64)> {
+fn task(verdict: FileVerdict) -> Option<(Task, u64, u64)> {
     Some(match verdict {
-        Verdict::Read { offset, len } => (Task::Read, offset, len.into()),
-        Verdict::Write { offset, len, fua } => (Task::Write { fua }, offset, len.into()),
-        Verdict::Flush => (Task::Flush, 0, 0),
-        Verdict::Zeroes { offset, len, unmap } => (Task::Zeroes { unmap }, offset, len),
-        Verdict::Seek { offset, len, hole } => (Task::Seek { hole, found: false, moved: false }, offset, len),
-        Verdict::Warm { offset, len } => (Task::Warm, offset, len),
+        FileVerdict::Read { offset, len } => (Task::Read, offset, len.into()),
+        FileVerdict::Write { offset, len, fua } => (Task::Write { fua }, offset, len.into()),
+        FileVerdict::Flush => (Task::Flush, 0, 0),
+        FileVerdict::Zeroes { offset, len, unmap } => (Task::Zeroes { unmap }, offset, len),
+        FileVerdict::Seek { offset, len, hole } => (Task::Seek { hole, found: false, moved: false }, offset, len),
+        FileVerdict::Warm { offset, len } => (Task::Warm, offset, len),
         _ => return None,
     })
 }

@@ -33,14 +33,16 @@ proptest! {
         let header = Header { len: (whole + usize::from(!honest)) as u32, opcode: code, unique: 1, node };
         let inside = |offset: u64, len: u64| len > 0 && offset.checked_add(len).is_some_and(|end| end <= SIZE);
         match rules().judge(&header, &bytes, whole) {
-            Verdict::Read { offset, len } | Verdict::Write { offset, len, .. } => {
+            FileVerdict::Read { offset, len } | FileVerdict::Write { offset, len, .. } => {
                 prop_assert!(honest && inside(offset, len.into()) && len as usize <= TRANSFER_BYTES_MAX);
             }
-            Verdict::Zeroes { offset, len, .. } | Verdict::Warm { offset, len } | Verdict::Seek { offset, len, .. } => {
+            FileVerdict::Zeroes { offset, len, .. }
+            | FileVerdict::Warm { offset, len }
+            | FileVerdict::Seek { offset, len, .. } => {
                 prop_assert!(honest && inside(offset, len));
             }
-            Verdict::Silence => prop_assert!(matches!(code, opcode::FORGET | opcode::BATCH_FORGET)),
-            Verdict::Refuse(error) => prop_assert!((1..1000).contains(&error)),
+            FileVerdict::Silence => prop_assert!(matches!(code, opcode::FORGET | opcode::BATCH_FORGET)),
+            FileVerdict::Refuse(error) => prop_assert!((1..1000).contains(&error)),
             _ => prop_assert!(honest),
         }
     }

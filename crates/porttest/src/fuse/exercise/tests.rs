@@ -3,7 +3,7 @@
 //! Owns no state. Invariant: what is asserted here the kernel relies on.
 
 use super::super::messages::{allocate, attribute, init, message, reply, seek, transfer};
-use super::{Run, fuzz_messages};
+use super::{FileRun, fuzz_messages};
 use crate::nbd::exercise::geometry;
 use undercroft_cache::{Extent, IoError, Op};
 use undercroft_frontend::Port;
@@ -14,8 +14,8 @@ use undercroft_frontend::turns::SEND_BYTES;
 
 const SIZE: u64 = 3 << 20;
 
-fn run() -> Run {
-    Run::new(&geometry(SIZE), FileLimits::default(), 1)
+fn run() -> FileRun {
+    FileRun::new(&geometry(SIZE), FileLimits::default(), 1)
 }
 
 fn write(offset: u64, data: &[u8], flags: u32) -> Vec<u8> {
@@ -87,7 +87,7 @@ fn a_write_through_a_synchronous_descriptor_is_durable() {
 fn a_read_only_file_refuses_what_changes_it() {
     let mut ro = geometry(SIZE);
     ro.read_only = true;
-    let mut run = Run::new(&ro, FileLimits::default(), 1);
+    let mut run = FileRun::new(&ro, FileLimits::default(), 1);
     for (code, body) in [
         (opcode::WRITE, write(0, &[1], 0)),
         (opcode::FALLOCATE, allocate(0, 1, 3)),
@@ -135,7 +135,7 @@ fn size_mode_and_owner_stay_and_times_are_set() {
 fn data_and_holes_are_found() {
     let mut run = run();
     // The disk of bytes says: 4096 data that reads as zeroes or not by the length, and so on; here by hand.
-    let find = |run: &mut Run, offset: u64, whence: u32, extents: &[(u64, bool)], result: Result<(), IoError>| {
+    let find = |run: &mut FileRun, offset: u64, whence: u32, extents: &[(u64, bool)], result: Result<(), IoError>| {
         run.device.with(|k| k.queue.push_back(message(opcode::LSEEK, 2, ROOT, &seek(offset, whence))));
         let mut requests = Vec::new();
         for _ in 0..3 {
@@ -230,7 +230,7 @@ fn a_lone_request_is_answered_before_more_is_looked_for() {
 /// A message for which there is no room waits, and the port is looked at again when there is some.
 #[test]
 fn a_port_that_slept_for_want_of_room_is_woken() {
-    let mut run = Run::new(&geometry(SIZE), FileLimits { requests_max: 1, bytes_max: 4096 }, 1);
+    let mut run = FileRun::new(&geometry(SIZE), FileLimits { requests_max: 1, bytes_max: 4096 }, 1);
     run.device.with(|k| {
         for unique in [2, 4] {
             k.queue.push_back(message(opcode::READ, unique, ROOT, &transfer(0, 1, 0)));
