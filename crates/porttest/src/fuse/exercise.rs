@@ -16,7 +16,7 @@ use undercroft_frontend::Port;
 use undercroft_frontend::fuse::device::Device;
 use undercroft_frontend::fuse::port::{FileLimits, FusePort, NewFile, Owner};
 use undercroft_frontend::fuse::rules::{FileRules, TRANSFER_BYTES_MAX, WILLNEED};
-use undercroft_frontend::fuse::wire::{HEAD_BYTES, HEADER_BYTES, ROOT, opcode};
+use undercroft_frontend::fuse::wire::{Fields, HEAD_BYTES, HEADER_BYTES, ROOT, opcode};
 use undercroft_frontend::turns::SEND_BYTES;
 
 /// The kernel's end of a [`ByteDevice`].
@@ -160,6 +160,7 @@ impl FileRun {
     }
 
     /// Serves one message, and returns what it was answered.
+    #[cfg(test)]
     pub(crate) fn ask(&mut self, opcode: u32, body: &[u8]) -> Reply {
         self.device.with(|k| k.queue.push_back(message(opcode, 2, ROOT, body)));
         self.serve();
@@ -272,8 +273,11 @@ fn check(run: &FileRun, message: &[u8], reply: &Reply) {
     if reply.error != 0 {
         return;
     }
-    let field = |at: usize| message.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
-    let (offset, len) = (field(HEADER_BYTES + 8), field(HEADER_BYTES + 16) as u32 as u64);
+    let mut f = Fields(&message[HEADER_BYTES..]);
+    let (offset, len) = match (f.u64(), f.u64(), f.u32()) {
+        (_, Some(offset), Some(len)) => (offset, u64::from(len)),
+        _ => (0, 0),
+    };
     let there = len.min(run.rules.size_bytes.saturating_sub(offset));
     match code {
         opcode::READ => assert_eq!(reply.body.len() as u64, there, "{len} bytes at {offset}"),
