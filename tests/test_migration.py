@@ -12,7 +12,7 @@ import threading
 import pytest
 from harness import images
 from harness.daemon import Disk, until
-from harness.programs import ROOT, built, run
+from harness.programs import ROOT, built, need_root, run
 
 sys.path.insert(0, str(ROOT / "experiments"))
 from rig import guest as guests  # noqa: E402
@@ -253,3 +253,33 @@ def test_a_guest_that_comes_too_early_waits_for_the_image(serve, scratch, boot):
         (scratch / "begin").write_bytes(f.read(1 << 20))
     assert seen.split()[0] == run("sha256sum", scratch / "begin").stdout.split()[0]
     guest.power_off()
+
+
+def test_a_disk_that_is_a_file_is_one_where_its_guest_runs(serve, scratch, boot):
+    """The file goes when the guest has gone, and is made where the guest comes: two hosts must not write one image."""
+    need_root()
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("there is no /dev/fuse to use")
+    image = images.raw(scratch / "disk.raw", 64 * MIB, seed=3)
+    files = [scratch / "here.file", scratch / "there.file"]
+    options = [{"nbd": "false", "fuse": f'"{file}"'} for file in files]
+    here = serve([Disk("disk", image, options=options[0])])
+    there = serve([Disk("disk", image, options={**options[1], "incoming": "true"})])
+    assert os.path.getsize(files[0]) == 64 * MIB and not files[1].exists(), "nothing of the image is open there"
+    first = boot(here, "first")
+    over = scratch / "there.sock"
+    second = boot(there, "second", incoming=over)
+    until(over.exists, "the second QEMU waits")
+    held = os.open(files[0], os.O_RDONLY)
+    first.migrate(second, over)
+    until(lambda: not files[0].exists(), "the file is gone where the guest was")
+    with pytest.raises(OSError):
+        os.pread(held, 4096, 0)
+    os.close(held)
+    until(lambda: files[1].exists() and os.path.getsize(files[1]) == 64 * MIB, "the file is where the guest runs")
+    with open(files[1], "rb") as file, open(image, "rb") as disk:
+        assert file.read(1 << 20) == disk.read(1 << 20)
+    second.power_off()
+    assert os.path.getsize(files[1]) == 64 * MIB, "a guest that is off has not gone elsewhere"
+    there.stop()
+    assert not files[1].exists()

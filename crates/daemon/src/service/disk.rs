@@ -215,7 +215,21 @@ impl ServedDisk {
         if let Some(socket) = &plan.socket {
             self.listen_vhost(plan, socket, access, ways)?;
         }
+        self.make_file(plan, access, ways)
+    }
+
+    /// Makes it a file, if it is to be one, is none yet, and its image is open: else it is made when that is opened.
+    pub(super) fn make_file(
+        &self,
+        plan: &DiskPlan,
+        access: undercroft_config::SocketAccess,
+        ways: &Ways<'_>,
+    ) -> Result<(), ServiceError> {
         let Some(path) = &plan.file else { return Ok(()) };
+        let mut file = self.file.lock().unwrap_or_else(|p| p.into_inner());
+        if file.is_some() || self.is_detaching() || !self.residence.is_open() {
+            return Ok(());
+        }
         if let Some(dir) = path.parent().filter(|dir| dir.starts_with(&ways.runtime_dir)) {
             // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
             let _ = std::fs::create_dir_all(dir);
@@ -227,8 +241,14 @@ impl ServedDisk {
         };
         let server = FuseServer::start(path, &self.info, self.host.clone(), options)
             .map_err(|source| ServiceError::Fuse { disk: plan.name.clone(), source })?;
-        *self.file.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
+        *file = Some(server);
         Ok(())
+    }
+
+    /// Takes its file away, if it is one, and returns when what was under way there is finished.
+    pub(super) fn end_file(&self) {
+        let file = self.file.lock().unwrap_or_else(|p| p.into_inner()).take();
+        file.into_iter().for_each(FuseServer::stop);
     }
 
     fn listen_vhost(
@@ -337,7 +357,7 @@ impl ServedDisk {
         residence::give_up(self);
         let name = self.info.name.clone();
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
-        let file = self.file.lock().ok().and_then(|mut f| f.take());
+        let file = self.file.lock().unwrap_or_else(|p| p.into_inner()).take();
         let (tx, rx) = channel();
         let id = self.id();
         // New requests are refused first, so that a busy guest cannot keep its disk here.

@@ -170,10 +170,23 @@ fn follow(service: &Weak<Service>, disk: &Arc<ServedDisk>, mut runs: bool) {
         let Some(plan) = service.upgrade().and_then(|s| s.plan().find(&disk.info().name).cloned()) else { return };
         let stage = if runs { open(service, disk, &plan) } else { close(disk, &plan) };
         let Some(stage) = stage else { return };
+        let is_open = stage == Stage::Open;
         if !disk.residence().reached(stage) {
+            if is_open {
+                show_file(service, disk, &plan);
+            }
             return;
         }
         runs = disk.residence().runs();
+    }
+}
+
+/// Makes it a file again, if it is to be one: there is none while its image is not open.
+fn show_file(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) {
+    let Some(service) = service.upgrade() else { return };
+    let access = service.plan().daemon.disk_access;
+    if let Err(e) = disk.make_file(plan, access, &service.ways()) {
+        tracing::error!("its guest is served, but it is no file: {e}");
     }
 }
 
@@ -259,6 +272,7 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let (name, id) = (&disk.info().name, disk.id());
     let worker = &disk.host().worker;
     let mut say_at = Instant::now() + CLOSE_WAIT;
+    disk.end_file();
     let _ = worker.wait_for(move |w| {
         w.shut_clients(id);
         // What is fetched unasked would keep it from coming to rest.
