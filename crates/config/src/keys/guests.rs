@@ -352,9 +352,9 @@ pub const DISK: Section = Section {
             "",
             Attach,
             "Whether the guest runs elsewhere at first and migrates here. Then the image is not opened before the \
-             guest starts: nothing of it is read but its size, nothing is cached, it is neither exported nor a \
-             file, and another daemon may have it. When the guest starts, the image is opened; if another daemon still has it then, that is waited for, \
-             15 s at most. Needs a vhost-user socket."
+             guest starts: nothing of it is read but its size, nothing is cached, it is neither exported nor a file, \
+             and another daemon may have it. When the guest starts, the image is opened; if another daemon still has \
+             it then, that is waited for, 15 s at most. Needs a vhost-user socket."
         ),
         key!(
             "write_allocate",
