@@ -27,8 +27,8 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: [Target; 16] = [
     ("api", api),
     ("config", config),
-    ("hot_set", hot_set),
     ("fuse_messages", fuse_messages),
+    ("hot_set", hot_set),
     ("kernel_files", kernel_files),
     ("nbd_client", nbd_client),
     ("nbd_commands", nbd_commands),

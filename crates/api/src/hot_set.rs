@@ -85,7 +85,7 @@ pub fn parse(bytes: &[u8]) -> Result<HotSet, ControlError> {
     if bytes.len() > BODY_BYTES_MAX {
         return Err(bad(format!("a hot set of more than {BODY_BYTES_MAX} bytes")));
     }
-    let set: HotSet = parse_object(bytes, &["size_bytes", "ranges"])?;
+    let set: HotSet = parse_object(bytes, &["size_bytes", "ranges"]).map_err(|e| bad(e.error))?;
     if set.ranges.len() > RANGES_MAX {
         return Err(bad(format!("a hot set of {} ranges; {RANGES_MAX} are the most", set.ranges.len())));
     }

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use undercroft_porttest::vhost::rig::{DATA, Guest};
-use vhost::vhost_user::VhostUserFrontend;
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VringConfigData};
 
 const LOG_ALL: u64 = 1 << 26;
