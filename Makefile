@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,11 @@ bench-overheads: ## What a hit pays for contents held once and for a recording, 
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/overheads.py $(BENCH_ARGS)
+
+bench-files: ## Disks as files of the host beside qemu-storage-daemon's FUSE export, hits, in turns (4 min)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft
+	$(PYTHON) bench/files.py $(BENCH_ARGS)
 
 bench-builds: ## Compare today's program with another build of it on hits, in turns; BENCH_ARGS="--before PATH" (4 min)
 	@scripts/setup.sh build bench

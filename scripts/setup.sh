@@ -47,6 +47,7 @@ test             openssl              makes certificates for the tests of TLS
 test             libvirt-clients      virt-xml-validate: checks the XML that is printed for libvirt (8 MB with what it needs)
 long             libvirt-daemon-system  libvirtd, which starts a guest on a disk of ours
 test             libxml2-utils        xmllint, with which virt-xml-validate checks
+test             fuse3                mounts disks as files for who is not root
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
 test             dmsetup              encrypts a disk in a guest, in the tests

@@ -60,13 +60,15 @@ def accelerator():
 class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
     folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. With `reboots` a
-    reboot, or a panic, does not end QEMU; with `balloons` it has a balloon, with `grows` room for more memory. `check`
-    is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk any more, for
+    reboot, or a panic, does not end QEMU; with `balloons` it has a balloon, with `grows` room for more memory; with
+    `migrates` it can be sent to another one, which was made with `incoming`, the socket that it comes over. `check` is
+    called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk any more, for
     which a guest would wait for ever."""
 
     def __init__(
         self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
         check=lambda: None, private=False, reboots=False, balloons=False, grows=False,
+        migrates=False, incoming=None,
     ):  # fmt: skip
         self.name = name
         self.check = check
@@ -77,7 +79,7 @@ class Guest:
         ram = f"{ram_mib}M"
         self.ram_bytes = ram_mib << 20
         # Paths of sockets have at most 107 bytes, whatever the folder of the logs is.
-        self.control_dir = Path(tempfile.mkdtemp(prefix="undercroft-guest-")) if balloons or grows else None
+        self.control_dir = Path(tempfile.mkdtemp(prefix="undercroft-guest-")) if balloons or grows or migrates else None
         control = ["-qmp", f"unix:{self.control_dir}/qmp,server=on,wait=off"] if self.control_dir else []
         backend = "memory-backend-ram" if private else "memory-backend-memfd"
         argv = [
@@ -93,6 +95,7 @@ class Guest:
             # broken board.
             "-append", f"console=ttyS0 quiet panic=-1 no_timer_check {append}".rstrip(),
             *(["-device", "virtio-balloon-pci"] if balloons else []), *control,
+            *(["-incoming", f"unix:{incoming}"] if incoming else []),
             *disk,
         ]  # fmt: skip
         self.qemu = process.start(
@@ -256,6 +259,36 @@ class Guest:
             if time.monotonic() > end:
                 raise Stopped(f"{self.name}: it uses {now >> 20} MiB after {seconds} s, and {before >> 20} before")
             time.sleep(0.1)
+
+    def migrate(self, to, over, seconds=240):
+        """Sends the guest to `to`, which waits at the socket `over`, and waits until it runs there; both were made with
+        `migrates`. Returns what QEMU says of the migration. What the guest prints comes from `to` afterwards."""
+        with self._control(seconds) as ask:
+            # As much of a processor as it takes: the guest must not write faster than its memory is sent.
+            ask("migrate-set-parameters", **{"max-bandwidth": 1 << 40, "downtime-limit": 1000})
+            ask("migrate", uri=f"unix:{over}")
+            end = time.monotonic() + seconds
+            while (said := ask("query-migrate")).get("status") != "completed":
+                if said.get("status") in ("failed", "cancelled") or time.monotonic() > end:
+                    raise Stopped(f"{self.name}: not migrated: {said}; {process.tail(self.log)}")
+                time.sleep(0.05)
+        with to._control(seconds) as ask:
+            while ask("query-status")["status"] != "running":
+                if time.monotonic() > end:
+                    raise Stopped(f"{to.name}: does not run: {process.tail(to.log)}")
+                time.sleep(0.02)
+        to.kernel = self.kernel
+        return said
+
+    def cancel_migration(self, over, seconds=60):
+        """Begins to send the guest to whoever waits at `over`, and calls it off."""
+        with self._control(seconds) as ask:
+            ask("migrate-set-parameters", **{"max-bandwidth": 1 << 20})
+            ask("migrate", uri=f"unix:{over}")
+            time.sleep(0.5)
+            ask("migrate_cancel")
+            while ask("query-migrate").get("status") != "cancelled":
+                time.sleep(0.05)
 
     def held_bytes(self):
         """Host memory behind the guest's RAM, by the kernel's count of its memfd."""

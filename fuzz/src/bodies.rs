@@ -6,6 +6,7 @@
 use undercroft_api::body::{
     parse_change, parse_disk, parse_if_match, parse_ksm, parse_node, parse_store, parse_whole_node,
 };
+use undercroft_api::hot_set;
 use undercroft_api::ranges::{DiskRanges, RangeBody, RangeList, RangeListBody, RangesError, parse};
 use undercroft_api::record::parse_record;
 use undercroft_api::{ControlError, NodeChange};
@@ -38,6 +39,26 @@ pub fn api(data: &[u8]) {
     }
     match parse_disk(data) {
         Ok(spec) => assert!(spec.lines.is_empty(), "lines came from outside"),
+        Err(e) => told(&e),
+    }
+}
+
+/// Hot sets: any bytes give a list of blocks that a disk of that size can have, or an error with a remedy; a budget is
+/// kept to the block.
+///
+/// # Panics
+/// If an error has no words, or a value breaks its bounds.
+pub fn hot_set(data: &[u8]) {
+    match hot_set::parse(data) {
+        Ok(mut set) => {
+            let (bytes, most) = (set.bytes(), set.size_bytes / 4096 + 2);
+            assert!(set.ranges.iter().all(|&(first, count)| count > 0 && first + count <= most), "blocks past the end");
+            if bytes < u64::MAX {
+                let half = bytes / 8192;
+                assert_eq!(bytes - set.cut(half), half * 4096, "another budget than was given");
+                assert_eq!(set.bytes(), half * 4096, "blocks that were left out count");
+            }
+        }
         Err(e) => told(&e),
     }
 }

@@ -11,22 +11,24 @@ mod plans;
 mod server;
 mod traces;
 
-pub use bodies::{api, ranges};
+pub use bodies::{api, hot_set, ranges};
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use kernel::{kernel_files, proc_files};
 pub use plans::config;
 pub use server::nbd_client;
 pub use traces::trace;
 
-use undercroft_porttest::{nbd, vhost};
+use undercroft_porttest::{fuse, nbd, vhost};
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 16] = [
     ("api", api),
     ("config", config),
+    ("fuse_messages", fuse_messages),
+    ("hot_set", hot_set),
     ("kernel_files", kernel_files),
     ("nbd_client", nbd_client),
     ("nbd_commands", nbd_commands),
@@ -40,6 +42,12 @@ pub const TARGETS: [Target; 14] = [
     ("vhost_messages", vhost_messages),
     ("virtio_chain", virtio_chain),
 ];
+
+/// Messages of FUSE: arbitrary bytes, and mostly sensible requests, replied to in any order, some to nobody. Each
+/// message that wants an answer has one, in a form that the kernel takes.
+pub fn fuse_messages(data: &[u8]) {
+    fuse::exercise::fuzz_messages(data);
+}
 
 /// NBD requests: arbitrary bytes, and mostly sensible requests, in any pieces, replied to in any order. Each request is
 /// answered exactly once, with the verdict of the rules and the bytes of the disk.

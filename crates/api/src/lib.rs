@@ -6,6 +6,7 @@
 
 pub mod body;
 pub mod client;
+pub mod hot_set;
 pub mod ksm;
 pub mod ranges;
 mod ranges_status;

@@ -264,6 +264,9 @@ pub struct DiskStatus {
     pub socket: Option<String>,
     /// Whether NBD clients see it, under its full name.
     pub nbd: bool,
+    /// The file of the daemon's host that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// Who is connected.
     pub frontends: Vec<FrontendStatus>,
     /// Its part of the store.
@@ -365,6 +368,8 @@ pub enum DiskState {
     Waiting,
     /// Its image is gone or damaged; all requests fail, or those that would change it: see the reason.
     Failed,
+    /// Its guest does not run here, so its image is not open: it is opened when the guest starts.
+    Dormant,
     /// It finishes what is under way and goes.
     Detaching,
 }
@@ -386,6 +391,8 @@ pub enum FrontendKind {
     VhostUser,
     /// Network block device.
     Nbd,
+    /// A file of the daemon's host.
+    Fuse,
 }
 
 /// A disk's part of the store.

@@ -6,15 +6,19 @@
 #![forbid(unsafe_code)]
 
 mod detect;
+mod dormant;
 mod error;
 mod failures;
 mod layers;
 pub mod nbd;
+mod probe;
 pub mod qcow2;
 mod raw;
 mod registry;
 
+pub use dormant::Dormant;
 pub use error::{OpenError, UsedBy};
+pub use probe::{differs, probe};
 pub use undercroft_host::EngineChoice;
 
 use detect::Magic;
@@ -81,6 +85,16 @@ pub trait Backend: Send {
         None
     }
 
+    /// Whether the image is open.
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// Gives up operations that it holds and will not begin, so that the back end which takes its place serves them.
+    fn take_held(&mut self) -> Vec<Io> {
+        Vec::new()
+    }
+
     /// Operations that have waited longer than the back end finds normal, where it looks.
     fn stalled_ops(&self) -> usize {
         0
@@ -107,26 +121,11 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
     let opening = |e| OpenError::opening(&spec.location, spec.read_only, e);
     let (file, not_direct) =
         DiskFile::open(Path::new(&spec.location), spec.read_only, Direct::Prefer).map_err(opening)?;
-    let first_bytes = |file: &DiskFile| {
-        let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
-        detect::read(file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)
-    };
-    let named_qcow2 = Path::new(&spec.location).extension().is_some_and(|e| e.eq_ignore_ascii_case("qcow2"));
-    let format = match spec.format {
-        Some(f) => f,
-        None => match detect::magic(&first_bytes(&file)?) {
-            Magic::Qcow2 => ImageFormat::Qcow2,
-            Magic::Other(format) => return Err(OpenError::Format { image: spec.location.clone(), format }),
-            // Opened as what its name says, it is said to be empty.
-            Magic::None if file.size_bytes == 0 && named_qcow2 => ImageFormat::Qcow2,
-            Magic::None if named_qcow2 => return Err(OpenError::NamedQcow2 { image: spec.location.clone() }),
-            Magic::None => ImageFormat::Raw,
-        },
-    };
-    match format {
+    match format_of(spec, &file)? {
         ImageFormat::Qcow2 => Ok(Box::new(qcow2::Qcow2::open(spec, file, not_direct)?)),
         _ => {
             let guessed = spec.format.is_none();
+            let image = raw::Raw::open(spec, file, not_direct, guessed, options)?;
             if guessed {
                 tracing::info!(
                     image = spec.location,
@@ -134,8 +133,25 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
                      sector look like another format are refused; give the format to lift that"
                 );
             }
-            Ok(Box::new(raw::Raw::open(spec, file, not_direct, guessed, options)?))
+            Ok(Box::new(image))
         }
+    }
+}
+
+/// The format of a file: what was given, or what its first sector and its name say.
+fn format_of(spec: &ImageSpec, file: &DiskFile) -> Result<ImageFormat, OpenError> {
+    if let Some(format) = spec.format {
+        return Ok(format);
+    }
+    let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
+    let named_qcow2 = Path::new(&spec.location).extension().is_some_and(|e| e.eq_ignore_ascii_case("qcow2"));
+    match detect::magic(&detect::read(file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)?) {
+        Magic::Qcow2 => Ok(ImageFormat::Qcow2),
+        Magic::Other(format) => Err(OpenError::Format { image: spec.location.clone(), format }),
+        // Opened as what its name says, it is said to be empty.
+        Magic::None if file.size_bytes == 0 && named_qcow2 => Ok(ImageFormat::Qcow2),
+        Magic::None if named_qcow2 => Err(OpenError::NamedQcow2 { image: spec.location.clone() }),
+        Magic::None => Ok(ImageFormat::Raw),
     }
 }
 

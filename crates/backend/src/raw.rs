@@ -80,23 +80,7 @@ impl Raw {
     ) -> Result<Self, OpenError> {
         let image = || spec.location.clone();
         let in_use = InUse::claim(file.id, &spec.location, &spec.location, !spec.read_only)?;
-        let unit = u64::from(file.align).max(SECTOR);
-        let size = file.size_bytes;
-        if size == 0 {
-            return Err(OpenError::Empty { image: image(), by: format!("truncate -s 10G {}", image()) });
-        }
-        let looks = other_format(&file);
-        if !size.is_multiple_of(unit) {
-            if let Some((looks, remedy)) = looks {
-                return Err(OpenError::NotRaw { image: image(), looks, size, remedy });
-            }
-            if detect::read(&file, 0, TEXT_BYTES).is_ok_and(|start| detect::is_text(&start)) {
-                let what = "it holds a text, not the sectors of a disk".to_owned();
-                return Err(OpenError::NotADisk { image: image(), what });
-            }
-            let rounded = size.next_multiple_of(unit);
-            return Err(OpenError::OddSize { image: image(), size, unit: unit as u32, rounded });
-        }
+        let looks = check_size(spec, &file)?;
         lock(&file, &spec.location, spec.read_only, false)?;
         let io = |doing, source| OpenError::Io { image: image(), doing, source };
         let (engine, no_ring) =
@@ -111,22 +95,7 @@ impl Raw {
             let what = "served as raw, as asked, but it begins like an image of format";
             tracing::warn!(image = spec.location, "{what} {looks}; {remedy}");
         }
-        let (can_discard, can_write_zeroes) = if spec.read_only {
-            (false, false)
-        } else if file.is_device {
-            // The kernel writes the zeroes itself where the device cannot.
-            (device_can_discard(&file), true)
-        } else {
-            let can = can_punch(&file);
-            (can, can)
-        };
-        let geometry = Geometry {
-            size_bytes: size,
-            align: file.align.max(SECTOR as u32),
-            read_only: spec.read_only,
-            can_discard,
-            can_write_zeroes,
-        };
+        let geometry = geometry(spec, &file, 0);
         let base = if spec.read_only { base(&file) } else { None };
         Ok(Self {
             engine,
@@ -144,6 +113,54 @@ impl Raw {
             file,
             _claim: in_use,
         })
+    }
+}
+
+/// What a raw image in `file` is like, without a lock; see [`super::probe`].
+pub(super) fn probe(spec: &ImageSpec, file: &DiskFile) -> Result<Geometry, OpenError> {
+    check_size(spec, file)?;
+    // Whoever has the image may let it grow meanwhile, by less than this.
+    Ok(geometry(spec, file, 1 << 40))
+}
+
+/// Refuses a size that no disk has. What other format it looks like, if it does, and what helps.
+fn check_size(spec: &ImageSpec, file: &DiskFile) -> Result<Option<(&'static str, &'static str)>, OpenError> {
+    let (image, size) = (|| spec.location.clone(), file.size_bytes);
+    if size == 0 {
+        return Err(OpenError::Empty { image: image(), by: format!("truncate -s 10G {}", image()) });
+    }
+    let (looks, unit) = (other_format(file), u64::from(file.align).max(SECTOR));
+    if size.is_multiple_of(unit) {
+        return Ok(looks);
+    }
+    if let Some((looks, remedy)) = looks {
+        return Err(OpenError::NotRaw { image: image(), looks, size, remedy });
+    }
+    if detect::read(file, 0, TEXT_BYTES).is_ok_and(|start| detect::is_text(&start)) {
+        let what = "it holds a text, not the sectors of a disk".to_owned();
+        return Err(OpenError::NotADisk { image: image(), what });
+    }
+    let rounded = size.next_multiple_of(unit);
+    Err(OpenError::OddSize { image: image(), size, unit: unit as u32, rounded })
+}
+
+/// What an image of a good size is like. Whether holes can be punched is tried so many bytes `behind` its end.
+fn geometry(spec: &ImageSpec, file: &DiskFile, behind: u64) -> Geometry {
+    let (can_discard, can_write_zeroes) = if spec.read_only {
+        (false, false)
+    } else if file.is_device {
+        // The kernel writes the zeroes itself where the device cannot.
+        (device_can_discard(file), true)
+    } else {
+        let can = can_punch(file, behind);
+        (can, can)
+    };
+    Geometry {
+        size_bytes: file.size_bytes,
+        align: file.align.max(SECTOR as u32),
+        read_only: spec.read_only,
+        can_discard,
+        can_write_zeroes,
     }
 }
 
@@ -350,10 +367,10 @@ pub(super) fn lock(file: &DiskFile, location: &str, read_only: bool, grows: bool
     }
 }
 
-/// Whether the file system can punch holes: tried behind the end of the file, where it changes nothing.
-fn can_punch(file: &DiskFile) -> bool {
+/// Whether the file system can punch holes: tried so many bytes `behind` the end of the file, where it changes nothing.
+fn can_punch(file: &DiskFile, behind: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let at = file.size_bytes.next_multiple_of(4096);
+    let at = file.size_bytes.next_multiple_of(4096).saturating_add(behind);
     rustix::fs::fallocate(&**file.file, flags, at, 4096).is_ok()
 }
 

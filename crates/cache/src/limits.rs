@@ -126,6 +126,9 @@ pub const TRIM_FRAMES_PER_TICK: usize = 4096;
 /// Those of one event, the tick or when the replies are out.
 pub const TRIM_FRAMES_PER_EVENT: usize = 64;
 
+/// Ranges of blocks that a disk is told to fetch at a time at most.
+pub const WANTED_RANGES_MAX: usize = 4096;
+
 /// Ports of one disk that are told of a loss each for itself; more of them share a place.
 pub const PORTS_PER_DISK_MAX: usize = 256;
 

@@ -32,7 +32,7 @@ pub(crate) struct Checker<'m> {
     pub(crate) taken: BTreeMap<usize, Option<usize>>,
     /// Which of these are new, and what their problems are said to be about: whether they can be opened is said, too.
     pub(crate) new_images: BTreeMap<usize, String>,
-    /// Paths of sockets: whose, and on which line.
+    /// Paths of sockets, and of files that disks become: whose, and on which line.
     pub(crate) sockets: HashMap<PathBuf, (String, Option<usize>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a disk stands on and where it is reached: name, image, socket, serial number, checked.
+//! What a disk stands on and where it is reached: name, image, socket, file, serial number, checked.
 //!
 //! Owns the booking of its name, image and socket. Never compares the images of several disks nor divides memory:
 //! `resolve` does. Invariant: a key that is refused is a problem, and its default is planned.
@@ -48,20 +48,31 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether it is exported; it must be reached somehow.
-    pub(crate) fn export(&mut self, spec: &DiskSpec, place: &str, has_socket: bool, has_listener: bool) -> bool {
+    /// Whether it is exported; it must be reached somehow, if not otherwise (`is_reached`).
+    pub(crate) fn export(&mut self, spec: &DiskSpec, place: &str, is_reached: bool, has_listener: bool) -> bool {
         let at = |key: &str| spec.lines.get(key).copied();
         let nbd = spec.nbd.unwrap_or(false);
         if nbd && !has_listener {
             let remedy = "add [nbd] with unix = \"...\" or tcp = \"127.0.0.1:10809\", or take nbd away";
             self.error(at("nbd"), place, "nbd = true, but there is no NBD listener".into(), remedy);
         }
-        if !has_socket && !nbd {
-            let remedy = "set vhost_user = true or nbd = true";
-            let error = "it has neither a vhost-user socket nor an NBD export".into();
+        if !is_reached && !nbd {
+            let remedy = "set vhost_user = true, nbd = true or fuse = \"PATH\"";
+            let error = "it has no vhost-user socket, no NBD export and no file".into();
             self.error(at("vhost_user").or(at("name")), place, error, remedy);
         }
         nbd
+    }
+
+    /// Whether its guest runs elsewhere at first; only a guest at a vhost-user socket can come from there.
+    pub(crate) fn incoming(&mut self, spec: &DiskSpec, place: &str, has_socket: bool) -> bool {
+        let incoming = spec.incoming.unwrap_or(false);
+        if incoming && !has_socket {
+            let error = "incoming = true, but it has no vhost-user socket, so that no guest can come".into();
+            let remedy = "set vhost_user = true, or take incoming away";
+            self.error(spec.lines.get("incoming").copied(), place, error, remedy);
+        }
+        incoming
     }
 
     pub(crate) fn image(&mut self, spec: &DiskSpec, place: &str, read_only: bool) -> ImageSpec {
@@ -170,6 +181,26 @@ impl Checker<'_> {
         // A disk that has another's name has its default socket too, which need not be said again.
         if spec.socket.is_some() || self.names.get(name) == Some(&name_line) {
             self.socket(place, line.or(name_line), place, &path, spec.socket.is_some());
+        }
+        Some(path)
+    }
+
+    /// The file that it becomes. Whether something is mounted there is seen when it is: a look would wait for whoever
+    /// serves that.
+    pub(crate) fn disk_file(&mut self, spec: &DiskSpec, place: &str, daemon: &DaemonPlan) -> Option<PathBuf> {
+        let line = spec.lines.get("fuse").copied();
+        let path = self.path(line, place, "fuse", spec.fuse.as_ref()?);
+        if let Some((other, other_line)) = self.sockets.get(&path) {
+            let on_line = other_line.map_or(String::new(), |l| format!(" (line {l})"));
+            let error = format!("the file {} is that of {other}{on_line} too", path.display());
+            self.error(line, place, error, "set fuse to a path of its own");
+            return None;
+        }
+        self.sockets.insert(path.clone(), (place.to_string(), line));
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if !parent.is_dir() && !path.starts_with(&daemon.runtime_dir) {
+            let error = format!("the directory of the file {} does not exist", path.display());
+            self.error(line, place, error, format!("make it with `mkdir -p {}`", parent.display()));
         }
         Some(path)
     }

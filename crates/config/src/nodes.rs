@@ -81,10 +81,12 @@ pub struct DiskPlan {
     pub vm: Option<String>,
     /// The image. A location that is a path is absolute.
     pub image: ImageSpec,
-    /// The vhost-user socket; none if the disk is served over NBD only.
+    /// The vhost-user socket; none if the disk is served otherwise only.
     pub socket: Option<PathBuf>,
     /// Whether the NBD listeners export it.
     pub nbd: bool,
+    /// The file of this host that it becomes.
+    pub file: Option<PathBuf>,
     /// The replacement policy: its own, or that of the nearest above it that has one.
     pub policy: PolicyKind,
     /// The policy that is set for itself.
@@ -121,6 +123,8 @@ pub struct DiskPlan {
     pub deduplicate_base: BaseDeduplication,
     /// Whether guest memory may lie in any file, access to which may then wait.
     pub trust_memory: bool,
+    /// Whether its guest runs elsewhere at first: its image is opened when the guest starts here.
+    pub incoming: bool,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.
@@ -173,6 +177,7 @@ impl DiskPlan {
             image: ImageSpec { location: String::new(), format: None, read_only: false },
             socket: None,
             nbd: false,
+            file: None,
             policy: keys::POLICY_DEFAULT,
             own_policy: None,
             share_bytes: 0,
@@ -190,6 +195,7 @@ impl DiskPlan {
             trust: String::new(),
             deduplicate_base: BaseDeduplication::Everybody,
             trust_memory: false,
+            incoming: false,
             serial: String::new(),
             queues: keys::QUEUES_DEFAULT,
             queue_size: keys::QUEUE_SIZE_DEFAULT,
@@ -249,6 +255,7 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, read_only, image.read_only, bool::to_string),
     field!(DiskPlan, socket, socket, |s| word_or(s.as_ref().map(|s| s.display()), "none")),
     field!(DiskPlan, nbd, nbd, bool::to_string),
+    field!(DiskPlan, fuse, file, |f| word_or(f.as_ref().map(|f| f.display()), "none")),
     field!(DiskPlan, policy, own_policy, |p| word_or(*p, "inherit")),
     Field {
         key: "size",
@@ -267,6 +274,7 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, trust, trust, String::clone),
     field!(DiskPlan, deduplicate_base, deduplicate_base, |b| b.name().to_string()),
     field!(DiskPlan, trust_memory, trust_memory, bool::to_string),
+    field!(DiskPlan, incoming, incoming, bool::to_string),
     field!(DiskPlan, write_allocate, write_allocate, bool::to_string),
     field!(DiskPlan, serial, serial, String::clone),
     field!(DiskPlan, queues, queues, |q| q.to_string()),
@@ -281,7 +289,8 @@ impl Checker<'_> {
         let name = self.name(spec, place);
         let image = self.image(spec, place, spec.read_only.unwrap_or(false));
         let socket = self.disk_socket(spec, place, &name, daemon);
-        let nbd = self.export(spec, place, socket.is_some(), has_nbd);
+        let file = self.disk_file(spec, place, daemon);
+        let nbd = self.export(spec, place, socket.is_some() || file.is_some(), has_nbd);
         self.size(spec, place, memory_bytes);
         let queues = self.bounded(at("queues"), place, "queues", spec.queues, 1, keys::QUEUES_MAX.into());
         let settings = self.disk_settings(spec, place, daemon.poll);
@@ -295,11 +304,13 @@ impl Checker<'_> {
                 (Some(true), _) | (None, None) => BaseDeduplication::Everybody,
             },
             trust_memory: spec.trust_memory.unwrap_or(false),
+            incoming: self.incoming(spec, place, socket.is_some()),
             name,
             vm: spec.vm.clone(),
             image,
             socket,
             nbd,
+            file,
             container: self.container(at("container"), place, spec),
             write_allocate: spec.write_allocate.unwrap_or(true),
             queues: queues.map_or(keys::QUEUES_DEFAULT, |q| q as u16),

@@ -104,8 +104,8 @@ impl ServePlan {
         for (disk, i) in self.disks.iter().zip(0..) {
             resolver.names.insert(disk.name.clone(), None);
             resolver.taken.insert(i, None);
-            if let Some(socket) = &disk.socket {
-                resolver.sockets.insert(socket.clone(), (format!("disk \"{}\"", disk.name), None));
+            for path in disk.socket.iter().chain(&disk.file) {
+                resolver.sockets.insert(path.clone(), (format!("disk \"{}\"", disk.name), None));
             }
         }
         for listen in &self.nbd {

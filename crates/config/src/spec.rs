@@ -322,6 +322,10 @@ written! {
         /// Export it on the NBD listeners.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub nbd: Option<bool>,
+        /// Path of the file of this host that it becomes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        pub fuse: Option<PathBuf>,
         /// Replacement policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub policy: Option<String>,
@@ -375,6 +379,9 @@ written! {
         /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub trust_memory: Option<bool>,
+        /// Whether its guest runs elsewhere at first and migrates here; false if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub incoming: Option<bool>,
         /// Serial number that the guest sees, at most 20 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub serial: Option<String>,

@@ -47,7 +47,7 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     // The control socket first: it keeps a second daemon of the same configuration away.
     let listeners = ControlListeners::bind(&plan.daemon)?;
     let metrics = listeners.metrics_addr();
-    if plan.disks.iter().filter_map(|d| d.socket.as_ref()).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
+    if plan.disks.iter().flat_map(|d| d.socket.iter().chain(&d.file)).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
         prepare_runtime_dir(&plan.daemon.runtime_dir)?;
     }
     let service = Service::start(plan).map_err(ServeError::Start)?;

@@ -1,10 +1,10 @@
 //! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
 //! it.
 //!
-//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort` and `Flows` stand
-//! for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no store is
-//! counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody could really
-//! make here, at the place where it is asked for.
+//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort` and
+//! `Flows` stand for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no
+//! store is counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody
+//! could really make here, at the place where it is asked for.
 
 use std::fmt::Debug;
 
@@ -19,6 +19,10 @@ pub trait PortFaults: Debug + Default + Send + 'static {
     /// A store is about to be made at `site`. What dies there unwinds, and the store is not made.
     #[inline(always)]
     fn store(_site: StoreSite) {}
+
+    /// Guest memory has just been written, or is about to be: whoever migrates the guest may copy pages here.
+    #[inline(always)]
+    fn meanwhile() {}
 }
 
 /// No bug planted, no death.
@@ -57,6 +61,10 @@ pub enum PortBug {
     /// A read's data is looked at in blocks that begin at multiples of 4096 bytes of the disk, wherever the core has
     /// them begin.
     BlocksAtMultiples,
+    /// A write through a file opened with O_DSYNC need not be durable when it is answered.
+    SyncForgotten,
+    /// A file whose message waited for room is not looked at again when there is some.
+    FileNotWoken,
     /// A port that has waited for room to send is not told of it.
     RoomNotWatched,
     /// Of a disk's ports those that use their quanta up are served as long as there are any.
@@ -77,11 +85,25 @@ pub enum PortBug {
     LossOfAnotherDisk,
     /// A page that the guest gave back is copied, which takes memory for it again.
     HolesCopied,
+    /// Data that were read are not marked in the log of dirty memory.
+    DataUnmarked,
+    /// Nor is the status byte of a request.
+    StatusUnmarked,
+    /// Nor is the index of the used ring, or the device's wish for kicks.
+    IndexUnmarked,
+    /// Nor is an entry of the used ring.
+    EntryUnmarked,
+    /// Memory is marked before it is written.
+    MarkedBeforeWritten,
+    /// A log that comes to a session which has written without one does not say so.
+    LogBeginsClean,
+    /// A queue that stops leaves what a former process took in the record, whoever has asked.
+    StopLeavesTaken,
 }
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 23] = [
+    pub const ALL: [PortBug; 32] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -95,6 +117,8 @@ impl PortBug {
         PortBug::ChunkOffsetOfBlock,
         PortBug::ShortReadSent,
         PortBug::BlocksAtMultiples,
+        PortBug::SyncForgotten,
+        PortBug::FileNotWoken,
         PortBug::RoomNotWatched,
         PortBug::HeavyAlwaysFirst,
         PortBug::OverQuantumForgotten,
@@ -105,6 +129,13 @@ impl PortBug {
         PortBug::LossSaidTwice,
         PortBug::LossOfAnotherDisk,
         PortBug::HolesCopied,
+        PortBug::DataUnmarked,
+        PortBug::StatusUnmarked,
+        PortBug::IndexUnmarked,
+        PortBug::EntryUnmarked,
+        PortBug::MarkedBeforeWritten,
+        PortBug::LogBeginsClean,
+        PortBug::StopLeavesTaken,
     ];
 }
 
@@ -131,11 +162,13 @@ pub enum StoreSite {
     UsedIndex,
     /// The device's wish for kicks.
     Wish,
+    /// A mark in the log of dirty memory.
+    DirtyMark,
 }
 
 impl StoreSite {
     /// All of them.
-    pub const ALL: [StoreSite; 10] = [
+    pub const ALL: [StoreSite; 11] = [
         StoreSite::Counter,
         StoreSite::Mark,
         StoreSite::Unmark,
@@ -146,5 +179,6 @@ impl StoreSite {
         StoreSite::UsedEntry,
         StoreSite::UsedIndex,
         StoreSite::Wish,
+        StoreSite::DirtyMark,
     ];
 }

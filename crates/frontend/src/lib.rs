@@ -5,8 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
+mod buffers;
 pub mod faults;
 mod filled;
+pub mod fuse;
 pub mod nbd;
 pub mod socket;
 pub mod turns;
@@ -222,6 +225,8 @@ pub enum Protocol {
     VhostUser,
     /// Network block device.
     Nbd,
+    /// A file of the host (FUSE).
+    Fuse,
 }
 
 /// What a descriptor of a port is watched for.
@@ -267,6 +272,14 @@ pub trait PortHost: Send + Sync {
     /// Runs `f` on the worker thread with the port, between two turns, and returns when it has run; false if the port
     /// is gone. After `f`, the worker looks at the port's descriptors and requests afresh.
     fn with(&self, port: u32, f: OnPort) -> bool;
+
+    /// The guest at a port of the disk starts to run: a queue of it is about to be started. Called on a front end's own
+    /// thread, before the port hears of it; returns at once.
+    fn guest_starts(&self) {}
+
+    /// The guest has stopped while its memory is logged, and all of its requests are answered: it goes on elsewhere, as
+    /// a rule. Called as the other one, after its last queue has come to rest and before the front end hears of it.
+    fn guest_moves(&self) {}
 
     /// Shuts the port, waits until its requests under way are finished, drops it, returns.
     fn detach(&self, port: u32);

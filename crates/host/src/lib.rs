@@ -17,6 +17,7 @@ pub mod fiemap;
 pub mod file;
 pub mod foreign;
 pub mod frame;
+pub mod fuse;
 pub mod guard;
 pub mod idle;
 pub mod io_frames;

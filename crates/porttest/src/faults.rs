@@ -1,15 +1,19 @@
-//! The switches for planted bugs, and the countdown to the store at which a process dies.
+//! The switches for planted bugs, the countdown to the store at which a process dies, and who looks on between a write
+//! and its mark.
 //!
-//! Owns one switch and one countdown for each thread. Never knows what a bug does: the port asks. Invariant: a test
-//! that plants a bug takes it out again, and so leaves its thread as it was.
+//! Owns one switch, one countdown and one list of onlookers for each thread. Never knows what a bug does: the port
+//! asks. Invariant: a test that plants a bug takes it out again, and so leaves its thread as it was.
 
-use std::cell::Cell;
+use crate::shadow::Shadow;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Weak};
 use undercroft_frontend::faults::{PortBug, PortFaults, StoreSite};
 
 thread_local! {
     static PLANTED: Cell<Option<PortBug>> = const { Cell::new(None) };
     static STORES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    static ONLOOKERS: RefCell<Vec<Weak<Shadow>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What unwinds from the store at which the process dies.
@@ -35,6 +39,17 @@ impl PortFaults for Switched {
             None => {}
         }
     }
+
+    fn meanwhile() {
+        ONLOOKERS.with_borrow_mut(|all| {
+            all.retain(|shadow| shadow.upgrade().inspect(|s| s.sync()).is_some());
+        });
+    }
+}
+
+/// Has a guest's memory copied whenever one may look between a write of a port and its mark.
+pub(crate) fn look_on(shadow: &Arc<Shadow>) {
+    ONLOOKERS.with_borrow_mut(|all| all.push(Arc::downgrade(shadow)));
 }
 
 /// Plants a bug in all ports of this thread, or takes it out.

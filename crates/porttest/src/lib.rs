@@ -8,7 +8,9 @@
 
 pub mod client;
 pub mod faults;
+pub mod fuse;
 pub mod nbd;
+mod shadow;
 pub mod sim;
 pub mod vhost;
 pub mod work;

@@ -58,23 +58,7 @@ impl Qcow2 {
     pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<String>) -> Result<Self, OpenError> {
         let chain::Chain { access, header, file, fence, direct, depth, claims, base } =
             chain::open(spec, file, not_direct.as_deref())?;
-        let size = header.size_bytes;
-        if !size.is_multiple_of(SECTOR) {
-            let rounded = size.next_multiple_of(SECTOR);
-            return Err(OpenError::OddSize { image: spec.location.clone(), size, unit: SECTOR as u32, rounded });
-        }
-        // imago takes any alignment, but what is smaller than the storage's unit goes through a copy.
-        let align = (access.req_align() as u64).max(SECTOR);
-        let align = if align <= 4096 && size.is_multiple_of(align) { align } else { SECTOR };
-        // Version 2 cannot mark clusters as zero.
-        let can_zero = !spec.read_only && header.version >= 3;
-        let geometry = Geometry {
-            size_bytes: size,
-            align: align as u32,
-            read_only: spec.read_only,
-            can_discard: can_zero,
-            can_write_zeroes: can_zero,
-        };
+        let geometry = geometry(spec, &header, access.req_align() as u64)?;
         let image = Image {
             access: RwLock::new(Some(access)),
             allocating: RwLock::new(()),
@@ -100,6 +84,33 @@ impl Qcow2 {
         let changes = matches!(kind, IoKind::Write { .. } | IoKind::WriteZeroes { .. } | IoKind::Discard);
         changes && self.pool.work().gate.as_ref().is_some_and(|g| self.verifying || !g.is_decided())
     }
+}
+
+/// What a qcow2 image in `file` is like, without a lock; see [`super::probe`]. Only the header is read, of which
+/// nothing that counts here changes while somebody writes to the image.
+pub(super) fn probe(spec: &ImageSpec, file: &DiskFile) -> Result<Geometry, OpenError> {
+    geometry(spec, &chain::read_header(&spec.location, file)?, u64::from(file.align))
+}
+
+/// What an image with this header is like, in a file with this alignment.
+fn geometry(spec: &ImageSpec, header: &Header, align: u64) -> Result<Geometry, OpenError> {
+    let size = header.size_bytes;
+    if !size.is_multiple_of(SECTOR) {
+        let rounded = size.next_multiple_of(SECTOR);
+        return Err(OpenError::OddSize { image: spec.location.clone(), size, unit: SECTOR as u32, rounded });
+    }
+    // imago takes any alignment, but what is smaller than the storage's unit goes through a copy.
+    let align = align.max(SECTOR);
+    let align = if align <= 4096 && size.is_multiple_of(align) { align } else { SECTOR };
+    // Version 2 cannot mark clusters as zero.
+    let can_zero = !spec.read_only && header.version >= 3;
+    Ok(Geometry {
+        size_bytes: size,
+        align: align as u32,
+        read_only: spec.read_only,
+        can_discard: can_zero,
+        can_write_zeroes: can_zero,
+    })
 }
 
 impl Backend for Qcow2 {

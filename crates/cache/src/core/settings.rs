@@ -248,4 +248,31 @@ impl<P: FaultInjection> Core<P> {
     pub fn invalidate(&mut self, id: DiskId) {
         self.with_disk(id, |d, arena| d.invalidate(arena));
     }
+
+    /// Has the disk fetch ranges of blocks (first, count), in their order, where slots are free and nothing else is to
+    /// be done; nothing is evicted for them. Returns how many of them were taken over: no more than
+    /// [`WANTED_RANGES_MAX`](crate::limits::WANTED_RANGES_MAX) wait at a time.
+    pub fn want(&mut self, id: DiskId, ranges: &[(u64, u64)]) -> usize {
+        self.disk_mut(id).map_or(0, |d| d.want(ranges))
+    }
+
+    /// Has the disk fetch nothing unasked, whatever its hint: until it is given one, or begins anew
+    /// ([`Core::invalidate`]).
+    pub fn want_nothing(&mut self, id: DiskId) {
+        if let Some(d) = self.disk_mut(id) {
+            d.want_nothing();
+        }
+    }
+
+    /// Ranges that the disk has still to fetch.
+    pub fn wanted(&self, id: DiskId) -> usize {
+        self.disk(id).map_or(0, |d| d.wanted())
+    }
+
+    /// Blocks of the disk that are cached, those first that would go last; `most` of them. Takes time and memory for
+    /// each block of the disk.
+    pub fn hottest(&mut self, id: DiskId, most: usize) -> Vec<u64> {
+        self.bring_index(id);
+        self.disk(id).map_or_else(Vec::new, |d| d.hottest(most))
+    }
 }

@@ -156,7 +156,7 @@ impl<P: FaultInjection> Disk<P> {
             operations: Operations::new(allowance),
             changes: Changes::default(),
             losses: Losses::default(),
-            fetch: Fetch::NONE,
+            fetch: Fetch::default(),
             offset: Offset::default(),
             epoch: 0,
             settings,

@@ -166,6 +166,15 @@ impl Residents {
         moving
     }
 
+    /// Blocks of the present disk that have a page, those first that would go last; `most` of them.
+    pub(super) fn hottest(&self, most: usize) -> Vec<u64> {
+        let mut blocks: Vec<u64> =
+            self.index.coldest().filter(|p| self.page(p.slot).is_some()).map(|p| p.block).collect();
+        blocks.reverse();
+        blocks.truncate(most);
+        blocks
+    }
+
     /// Gives blocks that were taken out elsewhere a slot each, as far as there are free ones; where there are not
     /// enough, the first of them get none, and their pages are given to `gone`.
     pub(super) fn put_in(&mut self, moving: Vec<Moving>, mut gone: impl FnMut(Held)) {

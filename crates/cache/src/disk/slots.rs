@@ -128,6 +128,11 @@ impl<P: FaultInjection> Disk<P> {
         self.note_loan(arena);
     }
 
+    /// Its cached blocks, those first that would go last; `most` of them.
+    pub(crate) fn hottest(&self, most: usize) -> Vec<u64> {
+        self.residents.hottest(most)
+    }
+
     /// Forgets everything cached, and the base: what the disk holds may be another content now. Nothing submitted
     /// before will be published.
     pub(crate) fn invalidate(&mut self, arena: &mut Store) {

@@ -161,6 +161,64 @@ fn a_guest_that_asks_meanwhile_waits_for_the_same_read() {
     assert_eq!((r.read.len(), r.last_seen()), (64, Some(7)));
 }
 
+/// What was hot where the guest came from: single blocks and ranges, the hottest first.
+#[test]
+fn blocks_that_are_wanted_are_fetched_in_their_order() {
+    let mut r = Rig::new(400, 256);
+    r.ask(Op::Read, 21, 1);
+    r.rest();
+    r.read.clear();
+    let singles: Vec<(u64, u64)> = (0..40).map(|n| (5 * n, 1)).collect();
+    let wanted = [&[(300, 50), (20, 3)], &singles[..], &[(390, 1000), (5000, 7), (u64::MAX, 9)]].concat();
+    assert_eq!(r.core.want(DISK, &wanted), wanted.len());
+    r.core.apply(Event::Tick, 0, &mut r.front);
+    r.rest();
+    let had = |n: &u64| *n == 20;
+    let order = (300..350).chain([20, 22]).chain((0..200).step_by(5).filter(|n| !had(n))).chain(390..400);
+    assert_eq!(r.read, order.collect::<Vec<_>>(), "but for what was there, and what no disk has");
+    assert!(r.most <= 9, "{} operations at the same time", r.most);
+    assert_eq!((r.core.wanted(DISK), r.core.stats(DISK).evicted_blocks), (0, 0));
+    r.ask(Op::Read, 195, 1);
+    assert_eq!((r.last_seen(), r.front.ios.len()), (Some(195), 0));
+    // Those that would go last are hot; what was fetched among them.
+    let hottest = r.core.hottest(DISK, 1000);
+    assert_eq!((hottest.len() as u64, r.core.hottest(DISK, 7).len()), (r.cached(), 7));
+    assert!([300, 21, 399].iter().all(|block| hottest.contains(block)));
+}
+
+#[test]
+fn what_is_wanted_takes_no_room_that_is_used_and_no_more_than_its_list_has() {
+    let mut r = Rig::new(4000, 64);
+    for block in (0..32).map(|n| n * 137 % 900) {
+        r.ask(Op::Read, block, 1);
+        r.rest();
+    }
+    r.read.clear();
+    let many: Vec<(u64, u64)> = (0..5000).map(|n| (1000 + n % 900, 1)).collect();
+    let taken = r.core.want(DISK, &many);
+    assert!(taken < many.len() && r.core.wanted(DISK) == taken);
+    assert_eq!(r.core.want(DISK, &many), 0, "the list is full");
+    r.core.apply(Event::Tick, 0, &mut r.front);
+    r.rest();
+    assert_eq!((r.read, r.core.stats(DISK).evicted_blocks), ((1000..1032).collect::<Vec<_>>(), 0));
+    assert_eq!(r.core.wanted(DISK), 0, "the rest is given up");
+    assert_eq!(r.core.want(DiskId(77), &[(0, 1)]), 0);
+}
+
+/// An image that another daemon had meanwhile: nothing of what was read, is being read or was wanted counts any more.
+#[test]
+fn nothing_is_kept_of_an_image_that_changes_hands() {
+    let mut r = Rig::new(400, 256);
+    r.ask(Op::Read, 7, 1);
+    r.rest();
+    r.core.want(DISK, &[(100, 200)]);
+    r.core.apply(Event::Tick, 0, &mut r.front);
+    r.core.invalidate(DISK);
+    r.rest();
+    assert_eq!((r.cached(), r.core.wanted(DISK)), (0, 0));
+    assert_eq!(r.core.hottest(DISK, 9), [0; 0]);
+}
+
 #[test]
 fn a_disk_that_fails_is_asked_again_by_who_wants_it_only() {
     let mut r = Rig::new(64, 64);

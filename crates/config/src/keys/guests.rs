@@ -233,9 +233,18 @@ pub const DISK: Section = Section {
             "`true`",
             "",
             Attach,
-            "Whether there is a vhost-user socket; false for disks served over NBD only."
+            "Whether there is a vhost-user socket; false for disks served over NBD or as files only."
         ),
         key!("nbd", Boolean, "`false`", "", Attach, "Exports the disk on the listeners of `[nbd]`."),
+        key!(
+            "fuse",
+            Path,
+            "none",
+            "a file that is empty or not there",
+            Attach,
+            "Makes the disk a file of this host, which programs and containers use directly or through a loop device. \
+             It has the owner of the daemon, and group and mode as `daemon.disk_group` says. Its size does not change."
+        ),
         key!(
             "policy",
             Text,
@@ -335,6 +344,17 @@ pub const DISK: Section = Section {
             "Whether guest memory may be in any kind of file. By default it must be memfd, tmpfs or hugetlbfs, because \
              access to any other file (on a disk, on a network, on FUSE) can take long, and all disks of the worker \
              would wait for it."
+        ),
+        key!(
+            "incoming",
+            Boolean,
+            "`false`",
+            "",
+            Attach,
+            "Whether the guest runs elsewhere at first and migrates here. Then the image is not opened before the \
+             guest starts: nothing of it is read but its size, nothing is cached, it is neither exported nor a file, \
+             and another daemon may have it. When the guest starts, the image is opened; if another daemon still has \
+             it then, that is waited for, 15 s at most. Needs a vhost-user socket."
         ),
         key!(
             "write_allocate",

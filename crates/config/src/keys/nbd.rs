@@ -35,10 +35,10 @@ pub const NBD: Section = Section {
             "`256MiB`",
             "at least `64MiB`",
             Restart,
-            "The most memory that the data of requests and replies under way may take, for all NBD connections \
-             together and besides 128KiB for each connection; it is not part of `store.memory`. Requests for which \
-             there is no room wait: the export that holds least is served first, and within an export the request that \
-             came first."
+            "The most memory that the data of requests and replies under way may take, for all NBD connections and \
+             disks that are files (`fuse`) together and besides 128KiB for each; it is not part of `store.memory`. \
+             Requests for which there is no room wait: the export that holds least is served first, and within an \
+             export the request that came first."
         ),
         key!(
             "slow_after",

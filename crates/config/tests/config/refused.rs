@@ -182,7 +182,8 @@ fn bad_sockets_name_the_thing_and_the_remedy() {
         ),
         ("[daemon]\ncontrol = \"s\"\n[nbd]\nunix = \"s\"".into(), &["s is that of the control socket (line 2) too"]),
         (disk("socket = \"\""), &["socket is empty", "leave the key out"]),
-        (disk("vhost_user = false"), &["neither a vhost-user socket nor an NBD export", "nbd = true"]),
+        (disk("vhost_user = false"), &["no vhost-user socket, no NBD export and no file", "fuse = \"PATH\""]),
+        (disk("fuse = \"/nowhere/at/all\""), &["the directory of the file /nowhere/at/all", "mkdir -p /nowhere/at"]),
         (disk("vhost_user = false\nsocket = \"s\""), &["it has a socket, but vhost_user = false"]),
         (disk("nbd = true"), &["no NBD listener", "add [nbd]"]),
     ]);

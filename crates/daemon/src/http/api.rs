@@ -5,7 +5,7 @@
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call, not_found, wrong_method};
 pub use super::description::openapi;
-use super::{Caller, Daemon, disks, metrics, nodes, recordings};
+use super::{Caller, Daemon, disks, hot_sets, metrics, nodes, recordings};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use undercroft_api::body::{self, BODY_BYTES_MAX, KsmChangeBody, StoreChangeBody};
 use undercroft_api::{
     API_VERSION, ControlError, ControlErrorKind, ErrorBody, KsmStatus, ReloadReport, Status, StoreStatus, VersionInfo,
-    ranges,
+    hot_set, ranges,
 };
 
 /// Every route, over a daemon.
@@ -28,6 +28,8 @@ pub(crate) fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/disks", get(disks::get_disks).post(disks::post_disk))
         .route("/v1/disks/{name}", get(disks::get_disk).patch(disks::patch_disk).delete(disks::delete_disk))
         .route("/v1/disks/{name}/drop-cache", post(disks::drop_cache))
+        .route("/v1/disks/{name}/hot-set", get(hot_sets::get_hot_set))
+        .route("/v1/disks/{name}/warm", post(hot_sets::post_warm).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)))
         .route("/v1/shares", get(nodes::get_shares))
         .route("/v1/nodes/{name}", get(nodes::get_node).patch(nodes::patch_node).put(nodes::put_node))
         .route("/v1/nodes/{name}/events", get(nodes::get_node_events))

@@ -2,8 +2,9 @@
 //!
 //! Owns the list of both. Never answers anything. Invariant: docs/openapi.json is what it says (a test).
 
-use super::{api, disks, nodes, recordings};
+use super::{api, disks, hot_sets, nodes, recordings};
 use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
+use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
 use undercroft_api::record::{RecordBody, RecordingStatus};
 use undercroft_api::status::{
@@ -36,6 +37,8 @@ use utoipa::OpenApi;
         disks::patch_disk,
         disks::delete_disk,
         disks::drop_cache,
+        hot_sets::get_hot_set,
+        hot_sets::post_warm,
         nodes::get_shares,
         nodes::get_node,
         nodes::patch_node,
@@ -96,7 +99,9 @@ use utoipa::OpenApi;
         KsmChangeBody,
         DiskSpec,
         ErrorBody,
-        Dropped
+        Dropped,
+        HotSet,
+        Warming
     ))
 )]
 struct Description;

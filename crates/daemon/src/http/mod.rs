@@ -9,6 +9,7 @@ pub mod api;
 mod control_stream;
 mod description;
 mod disks;
+mod hot_sets;
 pub mod metrics;
 mod nodes;
 mod recordings;
@@ -19,6 +20,7 @@ pub use server::{ControlListeners, ControlServer, ListenError};
 
 use std::fmt;
 use std::path::PathBuf;
+use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
@@ -150,6 +152,19 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// `NotFound`.
     fn drop_cache(&self, name: &str) -> Result<u64, ControlError>;
+
+    /// Which blocks of a disk its cache would keep longest.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn hot_set(&self, name: &str) -> Result<HotSet, ControlError>;
+
+    /// Has a disk fetch the blocks that were hot elsewhere: at most `budget_bytes`, and what there is room for. Returns
+    /// before they are there.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if they are of a disk of another size.
+    fn warm(&self, name: &str, set: HotSet, budget_bytes: Option<u64>, by: &Caller) -> Result<Warming, ControlError>;
 
     /// Reads the configuration file again and does what can be done live. See `ServePlan::difference`.
     ///

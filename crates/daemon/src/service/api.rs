@@ -7,6 +7,7 @@ use super::reload::{log_changes, log_reload};
 use super::{Service, disk};
 use crate::http::{Caller, Daemon};
 use std::sync::Arc;
+use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
@@ -141,6 +142,16 @@ impl Daemon for Service {
         let dropped = disk.host().worker.call(move |w| w.core().drop_cache(id));
         dropped.map_err(|e| disk::silent(e, disk.worker_number()))?;
         Ok(before.saturating_sub(self.status_of(&disk)?.cache.cached_bytes))
+    }
+
+    fn hot_set(&self, name: &str) -> Result<HotSet, ControlError> {
+        self.hot_set_of(name)
+    }
+
+    fn warm(&self, name: &str, set: HotSet, budget_bytes: Option<u64>, by: &Caller) -> Result<Warming, ControlError> {
+        let warming = self.warm_disk(name, set, budget_bytes)?;
+        tracing::info!("asked by {by}: disk \"{name}\" fetches {} that were hot elsewhere", Size(warming.wanted_bytes));
+        Ok(warming)
     }
 
     fn reload(&self, detach_most: bool, by: &Caller) -> Result<ReloadReport, ControlError> {

@@ -1,12 +1,15 @@
-//! One served disk: its image, its place on a worker, its vhost-user socket.
+//! One served disk: its image, its place on a worker, its vhost-user socket, its file.
 //!
 //! Owns the order of attaching and detaching. Never touches the data path. Invariant: a disk is reachable for guests
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
 use super::ServiceError;
 use super::images::ImageFile;
+use super::residence::{self, Residence};
+use super::warming::Round;
 use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +21,8 @@ use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, IoTarget,
 use undercroft_config::DiskPlan;
 use undercroft_config::plan::BaseDeduplication;
 use undercroft_frontend::DiskInfo;
+use undercroft_frontend::budget::Budget;
+use undercroft_frontend::fuse::{FileLimits, FuseOptions, FuseServer};
 use undercroft_frontend::socket::SocketPermissions;
 use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
 use undercroft_host::IoBuf;
@@ -41,6 +46,7 @@ pub struct ServedDisk {
     group: Option<GroupId>,
     layer: Option<LayerId>,
     vhost: Mutex<Option<VhostServer>>,
+    file: Mutex<Option<FuseServer>>,
     detaching: AtomicBool,
     /// The file that its image was opened from, if it is one.
     image_file: Option<ImageFile>,
@@ -48,6 +54,10 @@ pub struct ServedDisk {
     last: Mutex<Option<DiskReport>>,
     /// What containers have of it.
     ranges: Mutex<DiskRanges>,
+    /// Where its guest is.
+    residence: Residence,
+    /// What it fetches of what was hot elsewhere.
+    warming: Round,
 }
 
 /// The rest of a detach, in the background.
@@ -74,6 +84,18 @@ impl Going {
     }
 }
 
+/// What front ends of a disk share with those of others.
+pub(super) struct Ways<'a> {
+    /// Has the vhost-user sockets of all disks.
+    pub(super) event_loop: &'a Arc<EventLoop>,
+    /// What copies to guests may take.
+    pub(super) room: &'a Arc<GuestRoom>,
+    /// The memory for data that NBD connections and files share.
+    pub(super) budget: &'a Arc<Budget>,
+    /// Below it, directories of files are made that are missing.
+    pub(super) runtime_dir: PathBuf,
+}
+
 /// What has to be known to open the image of a plan and put it on a worker.
 pub(super) struct Opened {
     pub(super) plan: DiskPlan,
@@ -89,6 +111,13 @@ pub(super) fn open(plan: DiskPlan, deduplicate: bool) -> Result<Opened, ServiceE
     // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
     // gone: its successor must not fail because it came at once.
     let give_up = Instant::now() + LOCK_WAIT;
+    if plan.incoming {
+        let look = residence::look(&plan);
+        let backend = look.map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?;
+        tracing::info!(disk = plan.name, image = plan.image.location, "its image is opened when its guest starts");
+        let file = ImageFile::at(&plan.image.location);
+        return Ok(Opened { plan, backend, base: None, file });
+    }
     let mut backend = loop {
         match backend::open(&plan.image, &OpenOptions::default()) {
             Err(OpenError::InUse { by, .. }) if by.is_empty() && Instant::now() < give_up => {
@@ -130,6 +159,7 @@ impl ServedDisk {
             Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
             None => human_size(geometry.size_bytes),
         };
+        let residence = if backend.is_open() { Residence::default() } else { Residence::elsewhere() };
         let options = options(&plan, &geometry, capacity_blocks, group);
         let (name, settings, poll_ns) = (plan.name.clone(), plan.settings, plan.poll.as_nanos() as u64);
         let id = worker
@@ -162,34 +192,81 @@ impl ServedDisk {
             group,
             layer,
             vhost: Mutex::new(None),
+            file: Mutex::new(None),
             detaching: AtomicBool::new(false),
             image_file: file,
             last: Mutex::default(),
             ranges: Mutex::new(ranges),
+            residence,
+            warming: Round::default(),
         };
         // So that there is something to say about it from now on.
         served.report();
         Ok(served)
     }
 
-    /// Opens the vhost-user socket, if the plan has one.
+    /// Opens the vhost-user socket, if the plan has one, and makes it a file, if it is to be one.
     pub(super) fn listen(
         &self,
-        event_loop: &Arc<EventLoop>,
         plan: &DiskPlan,
         access: undercroft_config::SocketAccess,
-        room: &Arc<GuestRoom>,
+        ways: &Ways<'_>,
     ) -> Result<(), ServiceError> {
-        let Some(socket) = &plan.socket else { return Ok(()) };
+        if let Some(socket) = &plan.socket {
+            self.listen_vhost(plan, socket, access, ways)?;
+        }
+        self.make_file(plan, access, ways)
+    }
+
+    /// Makes it a file, if it is to be one, is none yet, and its image is open: else it is made when that is opened.
+    pub(super) fn make_file(
+        &self,
+        plan: &DiskPlan,
+        access: undercroft_config::SocketAccess,
+        ways: &Ways<'_>,
+    ) -> Result<(), ServiceError> {
+        let Some(path) = &plan.file else { return Ok(()) };
+        let mut file = self.file.lock().unwrap_or_else(|p| p.into_inner());
+        if file.is_some() || self.is_detaching() || !self.residence.is_open() {
+            return Ok(());
+        }
+        if let Some(dir) = path.parent().filter(|dir| dir.starts_with(&ways.runtime_dir)) {
+            // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
+            let _ = std::fs::create_dir_all(dir);
+        }
+        let options = FuseOptions {
+            access: socket_access(access),
+            budget: Arc::clone(ways.budget),
+            limits: FileLimits::default(),
+        };
+        let server = FuseServer::start(path, &self.info, self.host.clone(), options)
+            .map_err(|source| ServiceError::Fuse { disk: plan.name.clone(), source })?;
+        *file = Some(server);
+        Ok(())
+    }
+
+    /// Takes its file away, if it is one, and returns when what was under way there is finished.
+    pub(super) fn end_file(&self) {
+        let file = self.file.lock().unwrap_or_else(|p| p.into_inner()).take();
+        file.into_iter().for_each(FuseServer::stop);
+    }
+
+    fn listen_vhost(
+        &self,
+        plan: &DiskPlan,
+        socket: &Path,
+        access: undercroft_config::SocketAccess,
+        ways: &Ways<'_>,
+    ) -> Result<(), ServiceError> {
         let trust = if plan.trust_memory { Trust::Anything } else { Trust::Memory };
         let options = VhostOptions {
             queues: plan.queues,
             queue_size: plan.queue_size,
             access: socket_access(access),
             trust,
-            room: Arc::clone(room),
+            room: Arc::clone(ways.room),
         };
-        let server = VhostServer::start(event_loop, socket, self.info.clone(), self.host.clone(), options)
+        let server = VhostServer::start(ways.event_loop, socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
@@ -198,6 +275,16 @@ impl ServedDisk {
     /// What containers have of it.
     pub(super) fn ranges(&self) -> MutexGuard<'_, DiskRanges> {
         self.ranges.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Where its guest is.
+    pub(super) fn residence(&self) -> &Residence {
+        &self.residence
+    }
+
+    /// What it fetches of what was hot elsewhere.
+    pub(super) fn warming(&self) -> &Round {
+        &self.warming
     }
 
     /// The file that its image was opened from.
@@ -222,7 +309,7 @@ impl ServedDisk {
 
     /// Whether NBD clients see it.
     pub(crate) fn is_exported(&self) -> bool {
-        self.nbd && !self.is_detaching()
+        self.nbd && !self.is_detaching() && self.residence.is_open()
     }
 
     /// What front ends tell their peers.
@@ -267,15 +354,21 @@ impl ServedDisk {
     /// image does not answer, it is finished in the background, which can be waited for.
     pub(super) fn detach(&self) -> Option<Going> {
         self.detaching.store(true, Ordering::Relaxed);
+        residence::give_up(self);
         let name = self.info.name.clone();
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
+        let file = self.file.lock().unwrap_or_else(|p| p.into_inner()).take();
         let (tx, rx) = channel();
         let id = self.id();
         // New requests are refused first, so that a busy guest cannot keep its disk here.
         if self.host.worker.send(move |w| w.remove_disk(id, tx)).is_err() {
             return None;
         }
-        let stopper = vhost.map(|v| std::thread::spawn(move || v.stop()));
+        let stopper = std::thread::spawn(move || {
+            // First, so that nobody opens a file whose disk is gone.
+            file.into_iter().for_each(FuseServer::stop);
+            vhost.into_iter().for_each(|v| v.stop());
+        });
         // Closing an image may write its tables, and waits for it as well.
         let (finished, is_finished) = channel();
         std::thread::spawn(move || {
@@ -293,8 +386,8 @@ impl ServedDisk {
                  detached when its image answers"
             );
         }
-        if let (true, Some(t)) = (done, stopper) {
-            let _ = t.join();
+        if done {
+            let _ = stopper.join();
         }
         (!done).then_some(Going(is_finished))
     }
@@ -314,8 +407,8 @@ pub(super) fn socket_access(access: undercroft_config::SocketAccess) -> SocketPe
 }
 
 /// Makes what was written durable, then closes the image.
-fn close(mut backend: Box<dyn Backend>, name: &str) {
-    if !backend.geometry().read_only {
+pub(super) fn close(mut backend: Box<dyn Backend>, name: &str) {
+    if !backend.geometry().read_only && backend.is_open() {
         let flush = Io {
             op: OpId(u64::MAX),
             disk: DiskId(u32::MAX),

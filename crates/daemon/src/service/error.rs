@@ -5,6 +5,7 @@
 use crate::worker::{AddDiskError, CALL_WAIT};
 use undercroft_backend::OpenError;
 use undercroft_config::{ControlError, ControlErrorKind};
+use undercroft_frontend::fuse::FuseError;
 use undercroft_frontend::nbd::NbdError;
 use undercroft_frontend::vhost::VhostError;
 
@@ -34,6 +35,14 @@ pub enum ServiceError {
         disk: String,
         /// Why.
         source: VhostError,
+    },
+    /// It cannot be a file.
+    #[error("disk \"{disk}\": {source}")]
+    Fuse {
+        /// Which disk.
+        disk: String,
+        /// Why.
+        source: FuseError,
     },
     /// An NBD listener cannot be had.
     #[error("NBD listener {listen}: {source}")]

@@ -19,6 +19,7 @@ mod pools;
 mod ranges;
 mod record;
 mod reload;
+mod residence;
 mod scan;
 mod shares;
 pub mod shown;
@@ -26,6 +27,7 @@ mod start;
 mod status;
 mod versions;
 mod waiting;
+mod warming;
 
 pub use disk::ServedDisk;
 pub use error::ServiceError;
@@ -39,7 +41,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use undercroft_cache::{CoreOptions, IoNeeds, blocks_per_disk_max};
 use undercroft_config::{ControlError, DiskPlan, ServePlan};
-use undercroft_frontend::nbd::{Budget, NbdServer};
+use undercroft_frontend::budget::Budget;
+use undercroft_frontend::nbd::NbdServer;
 use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::pressure::{GuestRoom, Watch};
 use undercroft_hostmem::scan::scanner::Scanner;
@@ -75,7 +78,7 @@ pub(crate) struct Service {
     /// Itself, for threads that may outlive it.
     me: Weak<Service>,
     sharing: Ordered<placing::SharingNumbers>,
-    /// Memory for the data of all NBD connections.
+    /// Memory for the data of all NBD connections, and of disks that are files.
     nbd_budget: Arc<Budget>,
     change: Ordered<()>,
     /// Decides what the store may hold while the machine is short of memory.
@@ -96,6 +99,16 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// What front ends of a disk share with those of others.
+    fn ways(&self) -> disk::Ways<'_> {
+        disk::Ways {
+            event_loop: &self.event_loop,
+            room: &self.guest_room,
+            budget: &self.nbd_budget,
+            runtime_dir: self.plan().daemon.runtime_dir.clone(),
+        }
+    }
+
     /// The disks served now, in order.
     pub fn disks(&self) -> Vec<Arc<ServedDisk>> {
         read(&self.disks).clone()
@@ -160,6 +173,7 @@ impl Service {
             let Some(planned) = plan.find(name) else { continue };
             match &planned.socket {
                 Some(socket) => tracing::info!(disk = name, "guests connect at {}", socket.display()),
+                None if planned.file.is_some() => {}
                 None => tracing::info!(disk = name, "no vhost-user socket, NBD alone"),
             }
         }

@@ -5,12 +5,13 @@
 
 use super::disk::{self, ServedDisk};
 use super::pools::Together;
+use super::residence;
 use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, io_needs, lock, memory, shares};
 use crate::worker::{AddDiskError, Gone};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
-use undercroft_cache::{GroupId, LayerId, SetPartsError};
+use undercroft_cache::{Base, GroupId, LayerId, SetPartsError};
 use undercroft_config::plan::BaseDeduplication;
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_units::human_size;
@@ -97,7 +98,19 @@ impl Service {
         let n = together.filter(answers).or_else(least).unwrap_or(0);
         let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };
         self.make_room(n, plan, blocks).map_err(no_room)?;
-        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
+        let served = Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?);
+        residence::watch(&self.me, &served);
+        Ok(served)
+    }
+
+    /// Has a disk share blocks of the image that it stands on, after that was opened again.
+    pub(super) fn set_base_of(&self, disk: &ServedDisk, plan: &DiskPlan, base: Option<Base>) {
+        let shares = self.plan().store.deduplicate && plan.deduplicate_base != BaseDeduplication::Nobody;
+        if let Some(mut base) = base.filter(|_| shares) {
+            base.layer = self.base_for(base.layer, plan, disk.group());
+            let id = disk.id();
+            let _ = disk.host().worker.call(move |w| w.core().set_base(id, base));
+        }
     }
 
     /// Makes the disks that are served now have the shares and settings of `plan`, and returns the plan of what they

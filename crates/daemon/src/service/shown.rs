@@ -179,6 +179,7 @@ pub(crate) fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
         size_bytes: 0,
         socket: plan.socket.as_ref().map(|s| s.display().to_string()),
         nbd: plan.nbd,
+        file: plan.file.as_ref().map(|f| f.display().to_string()),
         frontends: Vec::new(),
         cache: cache_status(plan.policy, plan.share_bytes, &stats),
         exclusive: ExclusiveStatus::default(),

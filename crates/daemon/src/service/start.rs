@@ -14,7 +14,7 @@ use undercroft_backend as backend;
 use undercroft_cache::{ContentKey, CoreOptions};
 use undercroft_config::images::{Fault, look};
 use undercroft_config::{DiskPlan, ServePlan};
-use undercroft_frontend::nbd::Budget;
+use undercroft_frontend::budget::Budget;
 use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::ksm::{Keeper, Ksm};
 use undercroft_hostmem::pressure::{Roots, Watch};
@@ -130,7 +130,7 @@ impl Service {
         let by_name = plan.by_name();
         for disk in self.disks() {
             let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
-            let Err(why) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else {
+            let Err(why) = disk.listen(own, plan.daemon.disk_access, &self.ways()) else {
                 continue;
             };
             let mut unserved = Unserved::from(why);

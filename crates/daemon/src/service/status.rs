@@ -20,6 +20,7 @@ fn frontend_status(p: Peer) -> FrontendStatus {
     let kind = match p.protocol {
         Protocol::VhostUser => FrontendKind::VhostUser,
         Protocol::Nbd => FrontendKind::Nbd,
+        Protocol::Fuse => FrontendKind::Fuse,
     };
     FrontendStatus { kind, peer: p.name }
 }
@@ -39,8 +40,10 @@ fn names_of(disks: &[Arc<ServedDisk>]) -> Names {
 fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &Names) -> DiskStatus {
     let trust = disk.group().map(|_| plan.trust.clone());
     let info = disk.info();
+    let away = disk.residence().shown();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
+        (false, _) if away.is_some() => away.as_ref().map_or(DiskState::Dormant, |(state, _)| *state),
         (false, _) if report.refusal.is_some() => DiskState::Failed,
         (false, 0) if !report.silent && report.waits.is_none() => DiskState::Serving,
         (false, _) => DiskState::Stalled,
@@ -60,6 +63,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
         vm: plan.vm.clone(),
         state,
         reason: match state {
+            _ if away.is_some() => away.map(|(_, why)| why),
             DiskState::Failed => report.refusal.clone(),
             DiskState::Stalled => Some(reason),
             _ => disk.image_file().and_then(ImageFile::reason),
@@ -71,6 +75,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
         size_bytes: info.geometry.size_bytes,
         socket: plan.socket.as_ref().map(|s| s.display().to_string()),
         nbd: plan.nbd,
+        file: plan.file.as_ref().map(|f| f.display().to_string()),
         frontends: report.peers.iter().cloned().map(frontend_status).collect(),
         cache: CacheStatus {
             pool: pool_names(disk, report, names),

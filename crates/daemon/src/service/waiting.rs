@@ -262,7 +262,7 @@ impl Service {
         let served = self.put_on_worker(opened)?;
         // Before its first request can come.
         self.record_too(&own, &served);
-        match served.listen(&self.event_loop, &own, plan.daemon.disk_access, &self.guest_room) {
+        match served.listen(&own, plan.daemon.disk_access, &self.ways()) {
             Ok(()) => Ok(served),
             Err(why) => Err(Unserved { why, left: served.detach() }),
         }

@@ -9,9 +9,9 @@ use super::polling::Polling;
 use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::limits::{self, STEP_BYTES};
@@ -285,13 +285,20 @@ pub struct DiskHost {
     disk: DiskId,
     /// Which of the disks that had this id it is; `None` if there was none.
     life: Option<u64>,
+    /// Who is told that its guest starts to run here (true), or goes on elsewhere; returns at once.
+    on_guest: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
 }
 
 impl DiskHost {
     /// The disk that has this id on the worker now.
     pub fn new(worker: Arc<WorkerHandle>, disk: DiskId) -> Self {
         let life = worker.call(move |w| w.life(disk)).ok().flatten();
-        Self { worker, disk, life }
+        Self { worker, disk, life, on_guest: OnceLock::new() }
+    }
+
+    /// Has `told` hear of the guest from now on. Once.
+    pub(crate) fn on_guest(&self, told: impl Fn(bool) + Send + Sync + 'static) {
+        let _ = self.on_guest.set(Box::new(told));
     }
 }
 
@@ -311,6 +318,14 @@ impl PortHost for DiskHost {
     fn with(&self, port: u32, f: OnPort) -> bool {
         // Whoever calls has a thread for it; no front end of this worker can be served any earlier.
         self.worker.wait_for(move |w| w.with_port(port, f)).unwrap_or(false)
+    }
+
+    fn guest_starts(&self) {
+        self.on_guest.get().iter().for_each(|told| told(true));
+    }
+
+    fn guest_moves(&self) {
+        self.on_guest.get().iter().for_each(|told| told(false));
     }
 
     fn detach(&self, port: u32) {

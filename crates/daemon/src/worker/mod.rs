@@ -7,6 +7,7 @@
 mod compare;
 mod copying;
 mod effects;
+mod exchange;
 #[cfg(test)]
 mod fairness_tests;
 mod guests;
@@ -30,6 +31,7 @@ pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
+pub(crate) use exchange::NotExchanged;
 use handle::{Mailbox, Seen};
 use polling::Polling;
 use ports::PortSlot;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{DiskRanges, RangeList};
 use undercroft_api::record::Order;
 use undercroft_api::{
@@ -57,6 +58,7 @@ impl Memory {
             size_bytes: 1 << 30,
             socket: plan.socket.as_ref().map(|s| s.display().to_string()),
             nbd: plan.nbd,
+            file: plan.file.as_ref().map(|f| f.display().to_string()),
             frontends: vec![],
             cache: shown::cache_status(plan.policy, plan.share_bytes, &stats),
             sharing: shown::sharing_status(Some(plan.trust.clone()), false, &stats),
@@ -237,6 +239,14 @@ impl Daemon for Memory {
         let without = self.plan.lock().unwrap().without_disk(name)?;
         *self.plan.lock().unwrap() = without;
         Ok(())
+    }
+
+    fn hot_set(&self, _: &str) -> Result<HotSet, ControlError> {
+        Ok(HotSet { size_bytes: 4096, ranges: vec![(0, 1)] })
+    }
+
+    fn warm(&self, _: &str, set: HotSet, budget_bytes: Option<u64>, _: &Caller) -> Result<Warming, ControlError> {
+        Ok(Warming { wanted_bytes: set.bytes(), left_bytes: budget_bytes.unwrap_or(0), waits: false })
     }
 
     fn drop_cache(&self, name: &str) -> Result<u64, ControlError> {

@@ -47,6 +47,10 @@ fn a_disk_is_changed_attached_and_detached() {
     assert_eq!(api.daemon.status().disks.len(), 1);
     let (code, body) = api.raw("POST /v1/disks/web:root/drop-cache", "");
     assert_eq!((code, body.as_str()), (200, r#"{"dropped_bytes":4096}"#));
+    let (code, hot) = api.raw("GET /v1/disks/web:root/hot-set", "");
+    assert_eq!((code, hot.as_str()), (200, r#"{"size_bytes":4096,"ranges":[[0,1]]}"#));
+    let (code, body) = api.raw("POST /v1/disks/web:root/warm?budget_bytes=7", &hot);
+    assert_eq!((code, body.as_str()), (200, r#"{"wanted_bytes":4096,"left_bytes":7,"waits":false}"#));
 }
 
 #[test]
@@ -61,6 +65,9 @@ fn errors_have_their_status_and_a_remedy() {
         ("PATCH /v1/disks/web:root", r#"{"siez": 1}"#, 400, "did you mean \\\"size\\\"?"),
         ("PATCH /v1/disks/web:root", r#"{"size": "9GiB"}"#, 400, "memory is 256MiB"),
         ("PATCH /v1/disks/%ff", r#"{"size": 1}"#, 400, "is no text"),
+        ("POST /v1/disks/web:root/warm", "", 400, "no body"),
+        ("POST /v1/disks/web:root/warm", r#"{"size_bytes": 1, "ranges": [[9, 1]]}"#, 400, "are not on a disk"),
+        ("POST /v1/disks/web:root/warm?budget=1", r#"{"size_bytes": 1, "ranges": []}"#, 400, "budget_bytes"),
         ("PATCH /v1/nodes/web", "{}", 400, "nothing is to be changed"),
         ("PATCH /v1/nodes/web", r#"{"weight": 0}"#, 400, "1 to 10000"),
         ("PATCH /v1/nodes/web", r#"{"wieght": 1}"#, 400, "did you mean \\\"weight\\\"?"),
@@ -202,6 +209,8 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("GET /v1/disks", "", 403, "/v1/disks cannot"),
         ("PATCH /v1/disks/web:root", r#"{"size": "64MiB"}"#, 403, "cannot"),
         ("POST /v1/disks/web:root/drop-cache", "", 403, "cannot"),
+        ("GET /v1/disks/web:root/hot-set", "", 403, "cannot"),
+        ("POST /v1/disks/web:root/warm", "{}", 403, "cannot"),
         ("PATCH /v1/store", r#"{"memory": "64MiB"}"#, 403, "cannot"),
         ("PATCH /v1/ksm", "{}", 403, "cannot"),
         ("POST /v1/reload", "", 403, "cannot"),

@@ -6,4 +6,5 @@
 mod event_loop;
 mod harm;
 mod live;
+mod migration;
 mod rig;

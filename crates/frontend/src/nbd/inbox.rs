@@ -3,9 +3,9 @@
 //! Owns bytes received and not yet looked at. Never interprets them.
 //! Invariant: `drained` is true only if the socket was seen empty, so that an event will tell of the next bytes.
 
-use super::buffers::HEADROOM;
 use super::stream::Stream;
 use super::wire::REQUEST_HEADER;
+use crate::buffers::HEADROOM;
 use rustix::io::Errno;
 
 /// Bytes received at a time, besides the rest of a large payload.

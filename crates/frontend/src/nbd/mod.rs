@@ -5,8 +5,6 @@
 //! Invariants: handshakes run on a thread of the server, everything after on the worker that owns the disk; the number
 //! of connections, and what each may hold, are bounded; nothing a client sends causes a panic.
 
-pub mod budget;
-mod buffers;
 pub mod handshake;
 mod inbox;
 mod line;
@@ -19,12 +17,12 @@ pub mod stream;
 pub mod tls;
 pub mod wire;
 
-pub use budget::Budget;
 pub use port::{NbdPort, PortLimits};
 pub use server::{Connection, NbdServer};
 use undercroft_config::plan::lists;
 pub use undercroft_config::tls::{self as certificates, TlsFiles, TlsMode};
 
+use super::budget::{BUDGET_BYTES_DEFAULT, Budget, PATIENCE_DEFAULT};
 use super::socket::{SocketError, SocketPermissions};
 use super::{DiskInfo, PortHost};
 use std::fmt;
@@ -137,7 +135,7 @@ impl Default for NbdServerOptions {
             handshakes_max: 64,
             handshake_timeout: Duration::from_secs(10),
             port: PortLimits::default(),
-            budget: Budget::new(budget::BUDGET_BYTES_DEFAULT, budget::PATIENCE_DEFAULT),
+            budget: Budget::new(BUDGET_BYTES_DEFAULT, PATIENCE_DEFAULT),
             tls: TlsMode::Off,
             keys: None,
             default_export: None,

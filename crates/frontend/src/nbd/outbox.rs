@@ -3,9 +3,9 @@
 //! Owns the queue and the position in it. Never decides what is replied.
 //! Invariant: replies leave whole and in the order they were queued; nothing is allocated per reply.
 
-use super::buffers::{Buffer, Buffers, HEADROOM};
 use super::stream::Stream;
 use super::wire::{CHUNK_HEADER, CHUNK_MAGIC, SIMPLE_HEADER, SIMPLE_REPLY_MAGIC, chunk};
+use crate::buffers::{Buffer, Buffers, HEADROOM};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::IoSlice;

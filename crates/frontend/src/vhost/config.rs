@@ -28,6 +28,9 @@ pub const FLUSH: u64 = 1 << VIRTIO_BLK_F_FLUSH;
 /// vhost-user's own features can be agreed upon.
 pub const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
+/// What is written to the guest's memory is to be marked in a log. Offered always, agreed upon while a guest migrates.
+pub const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
+
 /// A disk as the virtio-blk protocol sees it.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -85,7 +88,8 @@ impl Profile {
             | 1 << VIRTIO_BLK_F_BLK_SIZE
             | 1 << VIRTIO_BLK_F_TOPOLOGY
             | 1 << VIRTIO_BLK_F_MQ
-            | PROTOCOL_FEATURES;
+            | PROTOCOL_FEATURES
+            | LOG_ALL;
         if self.read_only {
             features |= 1 << VIRTIO_BLK_F_RO;
         }
@@ -102,6 +106,7 @@ impl Profile {
     pub fn protocol_features() -> VhostUserProtocolFeatures {
         VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD

@@ -53,9 +53,29 @@ impl Message {
         self.descriptors.iter().chain(&self.others)
     }
 
+    /// Whether it hands over where marks in the log of dirty memory are told of, which the vhost crate does not know;
+    /// and whether it asks for an answer.
+    pub(super) fn is_log_call(&self) -> Option<bool> {
+        const NEED_REPLY: u32 = 8;
+        let is = self.word(0) == Some(FrontendReq::SET_LOG_FD.into()) && self.missing() == 0;
+        is.then(|| self.word(4).is_some_and(|flags| flags & NEED_REPLY != 0))
+    }
+
+    /// The answer to a message of this request that asked for one: all went well.
+    pub(super) fn done(request: FrontendReq) -> Message {
+        const REPLY: u32 = 1 | 4;
+        let words = [u32::from(request), REPLY, 8, 0, 0];
+        Message { bytes: words.map(u32::to_ne_bytes).concat(), ..Message::default() }
+    }
+
     /// Whether it hands over how a queue is notified.
     pub(super) fn is_for_a_queue(&self) -> bool {
-        let queue = [FrontendReq::SET_VRING_KICK, FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_ERR];
+        let queue = [
+            FrontendReq::SET_VRING_KICK,
+            FrontendReq::SET_VRING_CALL,
+            FrontendReq::SET_VRING_ERR,
+            FrontendReq::SET_LOG_FD,
+        ];
         queue.iter().any(|&request| self.word(0) == Some(request.into()))
     }
 

@@ -10,6 +10,7 @@ use super::session::Session;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// The handler of one session.
@@ -38,8 +39,21 @@ impl Exchange {
 
     /// Handles a whole message. Returns the reply, which may be empty, and why the session ends, if it does.
     pub fn handle(&mut self, message: &Message) -> (Message, Option<Error>) {
+        if let Some(answer) = message.is_log_call() {
+            return match self.set_log_call(message) {
+                Ok(()) if answer && self.session().acknowledges() => (Message::done(FrontendReq::SET_LOG_FD), None),
+                result => (Message::default(), result.err()),
+            };
+        }
         let result = pass(&self.ours, message).map_err(Error::SocketError);
         let result = result.and_then(|()| self.handler.handle_request());
         (take_all(&self.ours), result.err())
+    }
+
+    /// Handles the one message of the protocol that the vhost crate does not know.
+    fn set_log_call(&mut self, message: &Message) -> Result<(), Error> {
+        let [call] = message.descriptors() else { return Err(Error::IncorrectFds) };
+        let call = call.try_clone().map_err(Error::ReqHandlerError)?;
+        self.session().set_log_fd(call.into())
     }
 }

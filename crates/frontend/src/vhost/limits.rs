@@ -24,12 +24,16 @@ pub const SPANS_MAX: usize = 256;
 pub const REGIONS_MAX: usize = 509;
 
 /// Mappings of one device at most: the regions of its guest twice, since new ones are mapped while requests under way
-/// still use the old ones, and the records of requests under way.
+/// still use the old ones, records of requests under way and logs of dirty memory.
 pub const MAPPINGS_MAX: usize = 2 * REGIONS_MAX + 8;
 
 /// Bytes that the file with a record of requests under way may have beyond it: whoever hands over more has us keep
 /// memory that nobody can use.
 pub const INFLIGHT_SLACK_MAX: u64 = 2 * 1024 * 1024;
+
+/// Bytes that the file with a log of dirty memory may have beyond what the guest's memory needs: a front end makes the
+/// log larger before it adds memory, and 64 MiB are enough for 2 TiB of it.
+pub const LOG_SLACK_MAX: u64 = 64 * 1024 * 1024;
 
 /// Ranges of one discard or write-zeroes request at most.
 pub const RANGES_MAX: usize = 16;

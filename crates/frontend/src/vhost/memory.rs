@@ -194,6 +194,18 @@ impl GuestMap {
         spans.iter().map(absent).sum()
     }
 
+    /// The guest address after its last byte; 0 if there is none.
+    pub(crate) fn end(&self) -> u64 {
+        // Regions do not overlap, so the last one ends last.
+        self.regions.last().map_or(0, |r| r.guest + r.len)
+    }
+
+    /// The guest address of byte `at` of a span.
+    #[inline]
+    pub(crate) fn guest_address(&self, span: GuestSpan, at: usize) -> u64 {
+        self.regions[span.region as usize].guest + span.offset + at as u64
+    }
+
     /// Whether some of it was taken away: what was read lately may be zeroes that nobody wrote.
     pub fn is_broken(&self) -> bool {
         self.regions.iter().any(|r| r.mapping.is_broken())
@@ -303,6 +315,11 @@ impl MemoryWindow {
     pub fn new(mapping: Arc<Guarded>, offset: usize, len: usize) -> Option<MemoryWindow> {
         let end = offset.checked_add(len)?;
         (end <= mapping.len()).then_some(MemoryWindow { mapping, offset, len })
+    }
+
+    /// Bytes in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether the memory was taken away.

@@ -7,15 +7,16 @@
 //!
 //! From the outside in: `server` (one disk's socket, for its owner), `event_loop` (the thread of all sockets), `device`
 //! (listener and session of one disk, on that thread), `connection` (messages in pieces), `tasks` (what may take a
-//! moment), `exchange` and `session` (what messages mean), `port` (queues and requests under way, on
-//! the worker), `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses
-//! lie), `shared` (of which kind that memory is), `slots` (requests under way), `inflight` (their record that survives
-//! the daemon), `config` (what is offered).
+//! moment), `exchange` and `session` (what messages mean), `port` (queues and requests under way, on the worker),
+//! `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses lie),
+//! `dirty_log` (what of it was written, while the guest migrates), `shared` (of which kind that memory is), `slots`
+//! (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
 
 mod chain;
 mod config;
 mod connection;
 mod device;
+mod dirty_log;
 mod event_loop;
 mod exchange;
 mod inflight;
@@ -45,8 +46,9 @@ pub use shared::Trust;
 #[doc(hidden)]
 pub mod parts {
     pub use super::chain::walk;
-    pub use super::config::{EVENT_IDX, FLUSH, Profile};
+    pub use super::config::{EVENT_IDX, FLUSH, LOG_ALL, Profile};
     pub use super::connection::{ControlConnection, Gone, Message, MessageArrival};
+    pub use super::dirty_log::DirtyLog;
     pub use super::exchange::Exchange;
     pub use super::inflight::InflightArea;
     pub use super::mappings::Mappings;

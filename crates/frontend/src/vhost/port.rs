@@ -7,6 +7,7 @@
 //! writes could land after those of the next session.
 
 mod holes;
+mod logging;
 mod queue;
 mod requests;
 mod setup;
@@ -16,6 +17,7 @@ pub use queue::RestNotice;
 pub use setup::QueueRefusal;
 
 use self::holes::Holes;
+use self::logging::Logging;
 use self::queue::Queue;
 use self::unseen::Failures;
 use super::config::Profile;
@@ -95,6 +97,8 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     careful: bool,
     /// What copies to guests may take of our control group.
     room: Arc<GuestRoom>,
+    /// What is marked for a front end that migrates the guest.
+    logging: Logging,
     /// Pages of the guest that are missing.
     holes: Holes,
     /// The next request waits for room there.
@@ -145,6 +149,7 @@ impl<F: PortFaults> VhostPort<F> {
             dropped: false,
             careful: false,
             room: Arc::default(),
+            logging: Logging::default(),
             holes: Holes::default(),
             waits: false,
             told: false,
@@ -194,6 +199,11 @@ impl<F: PortFaults> VhostPort<F> {
             let queues = &self.queues;
             self.failures.published(|queue| queues[usize::from(queue)].deferred.is_empty());
         }
+    }
+
+    /// Whether the front end made us wait where it is notified.
+    fn was_held_up(&self) -> bool {
+        self.logging.is_held_up() || self.queues.iter().any(|q| q.held_up)
     }
 
     /// Whether no request is under way, not even one of a former session.
@@ -281,9 +291,13 @@ impl<F: PortFaults> Port for VhostPort<F> {
         if slot.session != self.session {
             return;
         }
-        let map = self.maps.get(slot.map);
-        slot.pieces(map, at, bytes.len(), |done, to| to.copy_from(&bytes[done..done + to.len()]));
-        slot.filled.copied(at, bytes.len());
+        if self.logging.marks().is_some() {
+            self.copy_out_marked(tag, at, bytes);
+        } else {
+            let map = self.maps.get(slot.map);
+            slot.pieces(map, at, bytes.len(), |done, to| to.copy_from(&bytes[done..done + to.len()]));
+        }
+        self.slots.get(tag).filled.copied(at, bytes.len());
     }
 
     #[inline]
@@ -340,6 +354,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
             queue.publish::<F>();
             queue.settle();
         }
+        self.logging.tell();
         self.forget_seen();
     }
 
@@ -470,13 +485,14 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
         }
         if self.maps.current().is_broken()
             || self.queues.iter().any(|q| q.log.as_ref().is_some_and(InflightLog::is_broken))
+            || self.logging.is_broken()
         {
             return Some(
                 "memory that it shares is gone: its file was made shorter, or there was no room for it (a full tmpfs, \
                  no huge pages left). Set prealloc=on and seal=on for the guest's memory",
             );
         }
-        self.queues.iter().any(|q| q.held_up).then_some(
+        self.was_held_up().then_some(
             "it made its notification descriptor block (a full counter without O_NONBLOCK), which no hypervisor does: \
              look who uses this disk's socket. From now on this disk notifies in a way that cannot block, and is \
              slower",
@@ -484,7 +500,7 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
     }
 
     fn drop_peer(&mut self) {
-        self.careful |= self.queues.iter().any(|q| q.held_up);
+        self.careful |= self.was_held_up();
         if let Some(connection) = self.connection.take() {
             // The session's thread is woken by this, and ends the session.
             let _ = connection.shutdown(std::net::Shutdown::Both);

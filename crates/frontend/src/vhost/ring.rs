@@ -7,6 +7,7 @@
 //! The parts are kept as windows of host memory rather than as guest addresses, which spares a search of the memory
 //! table for each of the five or so accesses per request; see docs/decisions/0050.
 
+use super::dirty_log::{DirtyLog, Step, written};
 use super::memory::{GuestMap, MemoryWindow};
 use crate::faults::{PortBug, PortFaults, StoreSite};
 use std::sync::atomic::{Ordering, fence};
@@ -29,6 +30,8 @@ pub struct RingAddresses {
     pub available: u64,
     /// The ring that the device writes.
     pub used: u64,
+    /// Where that is as a guest address, if what is written there is to be marked while a log is kept.
+    pub log: Option<u64>,
 }
 
 /// One descriptor, copied out of guest memory once.
@@ -96,6 +99,9 @@ pub struct SplitRing {
     /// Position of the next used entry to write; ahead of `published` by the entries that the driver cannot see yet.
     next_used: u16,
     published: u16,
+    /// The guest address of the used ring, and where it is marked, if it is.
+    log: Option<u64>,
+    marks: Option<(DirtyLog, u64)>,
 }
 
 impl SplitRing {
@@ -107,23 +113,52 @@ impl SplitRing {
         let mut ring = SplitRing {
             descriptors: map.window(at.descriptors, n * DESCRIPTOR_BYTES, 16)?,
             available: map.window(at.available, ENTRIES + 2 * n + 2, 2)?,
-            used: map.window(at.used, ENTRIES + 8 * n + 2, 4)?,
+            used: map.window(at.used, Self::used_bytes(size), 4)?,
             size,
             event_idx,
             next_available: base,
             seen_available: base,
             next_used: 0,
             published: 0,
+            log: at.log,
+            marks: None,
         };
         ring.next_used = load(&ring.used, IDX, Ordering::Acquire);
         ring.published = ring.next_used;
         Some(ring)
     }
 
-    /// The same ring after its memory was mapped anew or moved: positions stay. `None` as for [`SplitRing::new`].
+    /// The same ring after its memory was mapped anew or moved: positions stay, where it is marked is to be set anew.
+    /// `None` as for [`SplitRing::new`].
     pub fn moved(&self, map: &GuestMap, at: &RingAddresses) -> Option<SplitRing> {
         let ring = SplitRing::new(map, at, self.size, self.next_available, self.event_idx)?;
         Some(SplitRing { next_used: self.next_used, published: self.published, ..ring })
+    }
+
+    /// Has what is written to the used ring marked in `log` from now on, if the front end wants that of this ring.
+    pub(crate) fn set_marks(&mut self, log: Option<DirtyLog>) {
+        self.marks = log.zip(self.log);
+    }
+
+    /// Bytes of the used ring of a queue of `size` entries.
+    pub(crate) fn used_bytes(size: u16) -> usize {
+        ENTRIES + 8 * usize::from(size) + 2
+    }
+
+    /// Writes to the used ring by `write`, `len` bytes at byte `at` of it, and marks that if a log is kept.
+    #[inline]
+    fn write_used<F: PortFaults>(&self, at: usize, len: u64, unmarked: PortBug, mut write: impl FnMut()) {
+        let Some((log, ring)) = &self.marks else { return write() };
+        written::<F>(unmarked, |step| match step {
+            Step::Write => write(),
+            Step::Mark => log.mark::<F>(ring.saturating_add(at as u64), len),
+        });
+    }
+
+    /// Writes a number of 16 bits to the used ring.
+    #[inline]
+    fn store_used<F: PortFaults>(&self, at: usize, value: u16, order: Ordering, site: StoreSite) {
+        self.write_used::<F>(at, 2, PortBug::IndexUnmarked, || store::<F>(&self.used, at, value, order, site));
     }
 
     /// Entries of the ring.
@@ -192,10 +227,12 @@ impl SplitRing {
         let entry = ENTRIES + 8 * usize::from(self.next_used & (self.size - 1));
         let bits = u64::from(head) | u64::from(written) << 32;
         if F::has(PortBug::IndexBeforeEntry) {
-            store::<F>(&self.used, IDX, self.next_used.wrapping_add(1), Ordering::Release, StoreSite::UsedIndex);
+            self.store_used::<F>(IDX, self.next_used.wrapping_add(1), Ordering::Release, StoreSite::UsedIndex);
         }
-        F::store(StoreSite::UsedEntry);
-        self.used.slice().get_ref::<u64>(entry).expect("the ring holds `size` entries").store(bits.to_le());
+        self.write_used::<F>(entry, 8, PortBug::EntryUnmarked, || {
+            F::store(StoreSite::UsedEntry);
+            self.used.slice().get_ref::<u64>(entry).expect("the ring holds `size` entries").store(bits.to_le());
+        });
         self.next_used = self.next_used.wrapping_add(1);
     }
 
@@ -213,7 +250,7 @@ impl SplitRing {
             return false;
         }
         self.published = new;
-        store::<F>(&self.used, IDX, new, Ordering::Release, StoreSite::UsedIndex);
+        self.store_used::<F>(IDX, new, Ordering::Release, StoreSite::UsedIndex);
         // The driver writes its wish and then looks at our index; we write the index and then look at its wish. With a
         // full fence between, at least one of both sees the other's.
         fence(Ordering::SeqCst);
@@ -229,9 +266,9 @@ impl SplitRing {
     pub fn arm<F: PortFaults>(&mut self) -> Result<bool, Broken> {
         if self.event_idx {
             let event = ENTRIES + 8 * usize::from(self.size);
-            store::<F>(&self.used, event, self.next_available, Ordering::Relaxed, StoreSite::Wish);
+            self.store_used::<F>(event, self.next_available, Ordering::Relaxed, StoreSite::Wish);
         } else {
-            store::<F>(&self.used, 0, 0, Ordering::Relaxed, StoreSite::Wish);
+            self.store_used::<F>(0, 0, Ordering::Relaxed, StoreSite::Wish);
         }
         fence(Ordering::SeqCst);
         Ok(self.available()? > 0)
@@ -241,7 +278,7 @@ impl SplitRing {
     /// index given last, and that lies behind it.
     pub fn disarm<F: PortFaults>(&mut self) {
         if !self.event_idx {
-            store::<F>(&self.used, 0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed, StoreSite::Wish);
+            self.store_used::<F>(0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed, StoreSite::Wish);
         }
     }
 }

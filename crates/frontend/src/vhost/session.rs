@@ -5,7 +5,8 @@
 //! that a message stops have come to rest before it is handled, or it is refused.
 
 use super::VhostOptions;
-use super::config::Profile;
+use super::config::{LOG_ALL, Profile};
+use super::dirty_log::DirtyLog;
 use super::inflight::InflightArea;
 use super::limits::REGIONS_MAX;
 use super::mappings::Mappings;
@@ -41,6 +42,11 @@ pub struct Session {
     advised: bool,
     /// Whether the front end has handed over a record of requests under way.
     logged: bool,
+    /// The log of dirty memory that it has handed over last, and whether it is in use.
+    log: Option<DirtyLog>,
+    logging: bool,
+    /// Whether messages are answered that ask for it.
+    acknowledges: bool,
 }
 
 impl Session {
@@ -54,7 +60,20 @@ impl Session {
     ) -> Session {
         let (options, mappings) = (options.clone(), mappings.clone());
         let map = Arc::default();
-        Session { host, port, disk, options, owned: false, map, mappings, advised: false, logged: false }
+        Session {
+            host,
+            port,
+            disk,
+            options,
+            owned: false,
+            map,
+            mappings,
+            advised: false,
+            logged: false,
+            log: None,
+            logging: false,
+            acknowledges: false,
+        }
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -85,7 +104,27 @@ impl Session {
         })
     }
 
+    /// Refuses `map` while it is migrated with a log that does not reach to its end.
+    fn check_log(&self, logging: bool, map: &GuestMap) -> Result<()> {
+        if logging && self.log.as_ref().is_some_and(|log| !log.covers(map)) {
+            return Err(refused("the log of dirty memory is too small for the guest's memory"));
+        }
+        Ok(())
+    }
+
+    /// Sets where the front end is told of marks in the log. Whether it wants an answer is for the caller to know.
+    pub(super) fn set_log_fd(&mut self, call: File) -> Result<()> {
+        let call = eventfd(call)?;
+        self.on_port(move |port| port.set_log_call(Some(call)))
+    }
+
+    /// Whether messages that ask for an answer have one.
+    pub(super) fn acknowledges(&self) -> bool {
+        self.acknowledges
+    }
+
     fn set_memory(&mut self, map: GuestMap) -> Result<()> {
+        self.check_log(self.logging, &map)?;
         let map = Arc::new(map);
         let is_charged = self.options.room.is_limited() && map.look_for_holes();
         if is_charged && !std::mem::replace(&mut self.advised, true) {
@@ -169,7 +208,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         for index in 0..u32::from(self.options.queues) {
             self.stop(index)?;
         }
-        self.logged = false;
+        (self.logged, self.log, self.logging) = (false, None, false);
         self.on_port(VhostPort::reset)
     }
 
@@ -182,6 +221,9 @@ impl VhostUserBackendReqHandlerMut for Session {
         if unknown != 0 {
             return Err(refused(format!("the front end accepted features that were not offered: {unknown:#x}")));
         }
+        let logging = features & LOG_ALL != 0;
+        self.check_log(logging, &self.map)?;
+        self.logging = logging;
         self.on_port(move |port| port.set_features(features))
     }
 
@@ -234,15 +276,13 @@ impl VhostUserBackendReqHandlerMut for Session {
         descriptors: u64,
         used: u64,
         available: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
-        if !flags.is_empty() {
-            return Err(refused("logging of dirty memory was not offered"));
-        }
         if self.map.is_empty() {
             return Err(refused("a ring was placed before the memory it lies in was shared"));
         }
-        self.ask(move |port| port.set_addresses(index, RingAddresses { descriptors, available, used }))
+        let log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        self.ask(move |port| port.set_addresses(index, RingAddresses { descriptors, available, used, log }))
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
@@ -251,6 +291,10 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let base = self.stop(index)?;
+        // Without a log nobody migrates, whatever features were accepted.
+        if self.logging && self.log.is_some() && self.on_port(|port| port.has_stopped())? {
+            self.host.guest_moves();
+        }
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
@@ -258,6 +302,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         // Without a descriptor the ring would have to be polled for ever.
         let kick = eventfd(kick.ok_or_else(|| refused("a queue without a kick descriptor is not served"))?)?;
         let logged = self.logged;
+        self.host.guest_starts();
         self.ask(move |port| port.start(u32::from(index), kick, logged))
     }
 
@@ -280,6 +325,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if unknown != 0 {
             return Err(refused(format!("the front end accepted protocol features not offered: {unknown:#x}")));
         }
+        self.acknowledges = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
 
@@ -341,7 +387,11 @@ impl VhostUserBackendReqHandlerMut for Session {
         Err(Error::InvalidOperation("a disk shares no memory of its own"))
     }
 
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        Err(Error::InvalidOperation("logging of dirty memory was not offered"))
+    fn set_log_base(&mut self, said: &VhostUserLog, file: File) -> Result<()> {
+        shared::check(&file, self.options.trust).map_err(Error::ReqHandlerError)?;
+        let place = self.mappings.take().map_err(refused)?;
+        let log = DirtyLog::open(said, file, &self.map, place).map_err(Error::ReqHandlerError)?;
+        self.log = Some(log.clone());
+        self.on_port(move |port| port.set_log(log))
     }
 }

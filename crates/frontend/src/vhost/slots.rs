@@ -67,6 +67,17 @@ impl Slot {
             f(0, map.slice(*span, at, len));
             return;
         }
+        self.each_piece(at, len, |done, span, skip, here| f(done, map.slice(span, skip, here)));
+    }
+
+    /// Hands the same pieces to `f` as guest addresses and bytes of them.
+    pub fn addresses(&mut self, map: &GuestMap, at: usize, len: usize, mut f: impl FnMut(u64, usize)) {
+        self.each_piece(at, len, |_, span, skip, here| f(map.guest_address(span, skip), here));
+    }
+
+    /// Hands the pieces to `f`: the offset of each from `at`, its span, where it begins in that, and its bytes.
+    #[inline]
+    fn each_piece(&mut self, at: usize, len: usize, mut f: impl FnMut(usize, GuestSpan, usize, usize)) {
         let (mut index, mut start) = if at >= self.cursor.1 { self.cursor } else { (0, 0) };
         let mut done = 0;
         while done < len {
@@ -78,7 +89,7 @@ impl Slot {
                 continue;
             }
             let here = (span.len as usize - skip).min(len - done);
-            f(done, map.slice(span, skip, here));
+            f(done, span, skip, here);
             done += here;
         }
         self.cursor = (index, start);

@@ -3,6 +3,7 @@
 //! Owns nothing. Every test asserts what the guest sees: used entries, statuses, data, notifications.
 
 mod malformed;
+mod migration;
 mod model;
 mod outcomes;
 mod reference;
@@ -16,7 +17,9 @@ use std::sync::mpsc::sync_channel;
 use undercroft_cache::{Geometry, IoError, Op};
 use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::limits::{RANGES_MAX, SPANS_MAX};
-use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, MemoryRegion, Profile};
+use undercroft_frontend::vhost::parts::{
+    EVENT_IDX, FLUSH, InflightArea, MemoryRegion, Profile, QueueRefusal, RingAddresses,
+};
 use undercroft_frontend::{GuestMemory, Port};
 use undercroft_porttest::vhost::rig::{
     DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, Rig, WRITE, eventfd, geometry, info, signals,

@@ -223,7 +223,9 @@ fn death_at_any_store_leaves_every_chain_to_be_seen_used_exactly_once() {
             sites.extend(died);
         }
     }
-    for site in StoreSite::ALL.iter().filter(|s| !matches!(s, StoreSite::Wish | StoreSite::LogHead)) {
+    // Guests migrate in the simulation of ports, which dies at marks, too.
+    let elsewhere = |s: &&StoreSite| matches!(s, StoreSite::Wish | StoreSite::LogHead | StoreSite::DirtyMark);
+    for site in StoreSite::ALL.iter().filter(|s| !elsewhere(s)) {
         assert!(sites.contains(site), "never killed at {site:?}");
     }
 }

@@ -76,8 +76,18 @@ const WANTED: &[(&str, &str)] = &[
     ("blocks begin elsewhere", "a long read over virtio"),
     ("blocks begin elsewhere", "a long read over NBD"),
     ("memory given back", "before it was to be copied"),
+    ("killed", "at DirtyMark"),
+    ("migration", "memory compared"),
+    ("migration", "with chains under way"),
+    ("migration", "of a guest at rest"),
     ("slept", "guest"),
     ("slept", "client"),
+    ("slept", "file"),
+    ("full", "file"),
+    ("unmounted", "with requests under way"),
+    ("killed", "under a request of a file"),
+    ("refused", "over FUSE"),
+    ("lost writes", "told over FUSE"),
 ];
 
 /// How often each pair was met.

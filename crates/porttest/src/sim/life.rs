@@ -6,10 +6,14 @@ use super::Sim;
 use super::losses::Told;
 use super::world::{Peer, SimPort, what};
 use crate::faults::die_at;
+use crate::fuse::sim_file::SimFile;
+use crate::nbd::sim_client::SimClient;
 use crate::work::{Verb, Work};
 use undercroft_cache::{DiskId, Event, ReqId};
+use undercroft_frontend::DiskInfo;
 use undercroft_frontend::faults::StoreSite;
 use undercroft_frontend::turns::{Backlog, Flows};
+use undercroft_testkit::rng::Rng;
 
 impl Sim {
     pub(super) fn rare(&mut self) -> bool {
@@ -76,6 +80,16 @@ impl Sim {
 
     /// What a client of an NBD connection does now and then, by the throw of dice that led to it.
     fn rare_of_client(&mut self, p: usize, dice: u64, busy: bool) -> bool {
+        if let Peer::File(f) = &mut self.world.ports[p].peer {
+            let goes = (36..40).contains(&dice) && !f.unmounted;
+            if goes {
+                f.unmount();
+                if busy {
+                    self.world.coverage.met("unmounted", "with requests under way");
+                }
+            }
+            return goes;
+        }
         let room = if dice < 43 { 0 } else { *self.rng.pick(&[0, 0, 30, 4096, 1 << 20]) };
         let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
         let what = match dice {
@@ -146,7 +160,7 @@ impl Sim {
     /// Notes what was under way when something ended.
     fn cover_end(&mut self, p: usize, how: &'static str) {
         let slot = &mut self.world.ports[p];
-        let nbd = matches!(slot.peer, Peer::Client(_));
+        let (nbd, file) = (matches!(slot.peer, Peer::Client(_)), matches!(slot.peer, Peer::File(_)));
         let mut pairs = Vec::new();
         for w in slot.works() {
             pairs.push(match w.verb {
@@ -159,6 +173,7 @@ impl Sim {
             pairs.extend(w.marks.contains(&"indirect").then_some("under an indirect table"));
             pairs.extend(w.marks.contains(&"scattered").then_some("under scattered buffers"));
             pairs.extend(nbd.then_some("under an NBD request"));
+            pairs.extend(file.then_some("under a request of a file"));
         }
         pairs.into_iter().for_each(|with| self.world.coverage.met(how, with));
     }
@@ -179,21 +194,26 @@ impl Sim {
 
     /// A connection is over: its client reads what is left of the replies, and connects anew.
     pub(super) fn connect_anew(&mut self, p: usize) {
-        while let Peer::Client(c) = &self.world.ports[p].peer
-            && c.readable() > 0
-            && self.world.violation.is_none()
-        {
+        let readable = |peer: &Peer| match peer {
+            Peer::Client(c) => c.readable(),
+            Peer::File(f) => f.readable(),
+            Peer::Guest(_) => 0,
+        };
+        while readable(&self.world.ports[p].peer) > 0 && self.world.violation.is_none() {
             self.listen_at(p, true, 1 << 20);
         }
         let d = self.world.ports[p].disk;
-        let Peer::Client(c) = &mut self.world.ports[p].peer else { return };
-        if !c.leaving {
+        let (leaving, lost) = match &mut self.world.ports[p].peer {
+            Peer::Client(c) => (c.leaving, c.end()),
+            Peer::File(f) => (f.unmounted, f.end()),
+            Peer::Guest(_) => return,
+        };
+        if !leaving {
             return self.world.violate(format!("port {p}: a connection was closed for no reason"));
         }
-        let lost = c.end();
         lost.iter().for_each(|work| self.world.forget(d, work));
         let info = self.world.sides[d].info.clone();
-        let client = crate::nbd::sim_client::SimClient::new(p as u32, &info, &mut self.rng);
+        let peer = anew(&self.world.ports[p].peer, p as u32, &info, &mut self.rng);
         let id = DiskId(d as u32);
         if self.world.ports[p].active {
             self.flows.remove(d as u32, p as u32);
@@ -202,7 +222,7 @@ impl Sim {
         self.core().close_port(id, p as u32);
         self.core().open_port(id, p as u32);
         let now = self.world.tick();
-        let mut slot = SimPort::new(Peer::Client(Box::new(client)), d);
+        let mut slot = SimPort::new(peer, d);
         slot.told = match self.world.ports[p].told {
             // It has read all that was sent, and knows nothing.
             Told::No(_) => Told::No(now),
@@ -340,12 +360,8 @@ impl Sim {
         self.activate(p);
         let slot = &mut self.world.ports[p];
         match &mut slot.peer {
-            Peer::Client(c) => {
-                // Of what was not answered nobody knows; the model has seen to it.
-                drop(c.end());
-                let client = crate::nbd::sim_client::SimClient::new(p as u32, &info, &mut self.rng);
-                slot.peer = Peer::Client(Box::new(client));
-            }
+            // Of what was not answered nobody knows; the model has seen to it.
+            Peer::Client(_) | Peer::File(_) => slot.peer = anew(&slot.peer, p as u32, &info, &mut self.rng),
             Peer::Guest(_) if power_cut => {
                 let guest = crate::vhost::sim_guest::SimGuest::new(p as u32, &info, &mut self.rng);
                 slot.peer = Peer::Guest(Box::new(guest));
@@ -371,6 +387,14 @@ impl Sim {
                 self.after_message(p);
             }
         }
+    }
+}
+
+/// A client in the place of one, or a file in the place of one.
+fn anew(former: &Peer, id: u32, info: &DiskInfo, rng: &mut Rng) -> Peer {
+    match former {
+        Peer::File(_) => Peer::File(Box::new(SimFile::new(id, info, rng))),
+        _ => Peer::Client(Box::new(SimClient::new(id, info, rng))),
     }
 }
 

@@ -85,7 +85,7 @@ impl World {
         let Finished { work, ok, .. } = f;
         let now = self.tick();
         let slot = &mut self.ports[p];
-        let nbd = matches!(slot.peer, Peer::Client(_));
+        let (nbd, over) = (matches!(slot.peer, Peer::Client(_)), slot.peer.over());
         if !asks_durability(work, nbd) {
             return None;
         }
@@ -120,8 +120,7 @@ impl World {
                 // given before this loss and seen after it.
                 (slot.told, slot.told_at) = (if certain { Told::Yes } else { Told::Perhaps(since) }, now);
                 let structured = work.marks.contains(&"structured");
-                let how = if nbd { "told over NBD" } else { "told over virtio" };
-                self.coverage.met("lost writes", how);
+                self.coverage.met("lost writes", format!("told over {over}"));
                 if structured {
                     self.coverage.met("lost writes", "told by a structured reply");
                 }

@@ -1,5 +1,5 @@
-//! Ports in the loop: real vhost-user and NBD ports on rings and streams in memory, over the real core, over simulated
-//! disks, in one run that a seed fixes.
+//! Ports in the loop: real vhost-user, NBD and FUSE ports on rings, streams and queues in memory, over the real core,
+//! over simulated disks, in one run that a seed fixes.
 //!
 //! Owns the order of events, all of it drawn from the seed. Never uses time, threads or entropy. Invariant: the same
 //! seed, steps and bug give the same run; so a failure replays.
@@ -15,6 +15,7 @@
 mod coverage;
 mod life;
 mod losses;
+mod migrations;
 mod rest;
 mod serve;
 mod storms;
@@ -49,6 +50,8 @@ const FEW_BLOCKS: u32 = 64;
 const AFRESH: u64 = 8;
 /// Sets the order in which guests give memory back apart from all else.
 const BALLOON: u64 = 0xba11;
+/// Sets the order in which guests migrate apart from all else.
+const MIGRATION: u64 = 0x319a;
 /// Notes that are kept of a run that goes wrong.
 const NOTES: usize = 5000;
 
@@ -157,6 +160,10 @@ struct Sim {
     paging: Option<u64>,
     /// Guests give memory back, so much at a time that blocks are often gone before they are copied.
     balloons: Option<Rng>,
+    /// Guests migrate, while all else happens.
+    migrations: Option<Rng>,
+    /// Of the clients of a disk, some use it as a file.
+    files: bool,
     /// A loss that is to be reported once more, by a planted bug.
     lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
@@ -256,6 +263,9 @@ impl Sim {
             paging,
             // Where pages are copied at all; with an order of its own, for the same reason.
             balloons: balloons.then(|| Rng::new(plan.seed ^ BALLOON)),
+            migrations: (plan.seed % 4 == 1).then(|| Rng::new(plan.seed ^ MIGRATION)),
+            // Not drawn either.
+            files: plan.seed % 7 == 5,
             lost_again: None,
         };
         sim.boot();
@@ -283,6 +293,8 @@ impl Sim {
                 let info = self.world.sides[d].info.clone();
                 let peer = if guest && n == 0 {
                     Peer::Guest(Box::new(crate::vhost::sim_guest::SimGuest::new(id, &info, &mut self.rng)))
+                } else if self.files && n % 2 == u64::from(guest) {
+                    Peer::File(Box::new(crate::fuse::sim_file::SimFile::new(id, &info, &mut self.rng)))
                 } else {
                     Peer::Client(Box::new(crate::nbd::sim_client::SimClient::new(id, &info, &mut self.rng)))
                 };
@@ -341,6 +353,10 @@ impl Sim {
         }
         if self.world.dead.is_some() {
             self.start_anew(false);
+            self.migrate_after_death();
+        }
+        if self.steps.is_multiple_of(8) {
+            self.migrate_now_and_then();
         }
         if self.paging.is_some() && self.steps.is_multiple_of(16) {
             self.look_at_blocks();

@@ -59,6 +59,7 @@ impl Sim {
                     }
                 }
                 Peer::Client(c) => c.set_room(1 << 20),
+                Peer::File(_) => {}
             }
         }
         let mut quiet = 0;
@@ -66,9 +67,16 @@ impl Sim {
             let before = self.world.answers;
             let mut moved = false;
             for p in 0..self.world.ports.len() {
-                if let Peer::Client(c) = &mut self.world.ports[p].peer {
-                    moved |= c.on_the_way() > 0;
-                    c.arrive(&mut self.rng);
+                match &mut self.world.ports[p].peer {
+                    Peer::Client(c) => {
+                        moved |= c.on_the_way() > 0;
+                        c.arrive(&mut self.rng);
+                    }
+                    Peer::File(f) => {
+                        moved |= f.on_the_way() > 0;
+                        f.arrive(&mut self.rng);
+                    }
+                    Peer::Guest(_) => {}
                 }
             }
             self.wake();
@@ -97,12 +105,16 @@ impl Sim {
     fn judge_rest(&mut self) {
         for p in 0..self.world.ports.len() {
             let slot = &mut self.world.ports[p];
-            let leaving = matches!(&slot.peer, Peer::Client(c) if c.leaving);
+            let leaving = match &slot.peer {
+                Peer::Client(c) => c.leaving,
+                Peer::File(f) => f.unmounted,
+                Peer::Guest(_) => false,
+            };
             let left = slot.works().next().map(|w| w.clone());
             if let Some(work) = left {
                 let visible = match &mut slot.peer {
                     Peer::Guest(g) => !g.look().map_or(true, |seen| seen.is_empty()),
-                    Peer::Client(_) => false,
+                    Peer::Client(_) | Peer::File(_) => false,
                 };
                 let how = if visible { "its end was never announced" } else { "it was never answered" };
                 return self.world.violate(format!("at rest, port {p}: {work:?}: {how}"));

@@ -65,6 +65,7 @@ impl Sim {
             let woken = match &mut port.peer {
                 Peer::Guest(g) => g.wakes(),
                 Peer::Client(c) => c.wakes(),
+                Peer::File(f) => f.wakes(),
             };
             // Like the worker: a socket with room again may have replies waiting.
             port.dirty |= woken;
@@ -208,7 +209,11 @@ impl Sim {
         }
         let slot = &mut self.world.ports[p];
         slot.active = false;
-        let who = if matches!(slot.peer, Peer::Guest(_)) { "guest" } else { "client" };
+        let who = match slot.peer {
+            Peer::Guest(_) => "guest",
+            Peer::Client(_) => "client",
+            Peer::File(_) => "file",
+        };
         self.world.coverage.met("slept", who);
         Visit { cost, more: false, stays: false }
     }

@@ -34,7 +34,8 @@ impl Sim {
                 self.post(p, queue, None)
             }
             Peer::Client(c) if !c.leaving => self.send(p),
-            Peer::Client(_) => false,
+            Peer::File(f) if !f.unmounted => self.send_to_file(p),
+            Peer::Client(_) | Peer::File(_) => false,
         }
     }
 
@@ -120,6 +121,39 @@ impl Sim {
         true
     }
 
+    /// A program asks something of a file.
+    fn send_to_file(&mut self, p: usize) -> bool {
+        let d = self.world.ports[p].disk;
+        let size = self.world.sides[d].info.geometry.size_bytes;
+        let align = u64::from(self.world.sides[d].info.geometry.align);
+        // What is behind the last whole sector is no part of the file.
+        let size = size - size % align.max(1);
+        let verb = match self.rng.below(100) {
+            0..42 => Verb::Read,
+            42..70 => Verb::Write,
+            70..80 => Verb::Flush,
+            80..90 => Verb::Zeroes,
+            90..94 => Verb::Cache,
+            94..97 => Verb::Extents,
+            _ => Verb::Wrong,
+        };
+        let fua = verb == Verb::Write && self.rng.one_in(3);
+        let unmap = self.rng.one_in(2);
+        let unit = *self.rng.pick(&[1, 512, B]);
+        let range = match verb {
+            Verb::Cache if self.rng.one_in(2) => Some((0, size)),
+            Verb::Flush | Verb::Wrong => None,
+            _ => Some(self.range(size, unit, 40 << 10)),
+        };
+        let Some(mut work) = self.world.begin(d, verb, range.as_slice(), fua, unmap) else { return false };
+        self.beside_bad(d, &mut work);
+        self.world.note(|| format!("port {p} is asked {work:?}"));
+        let Peer::File(f) = &mut self.world.ports[p].peer else { return false };
+        f.send(work, size, &mut self.rng);
+        self.arrive_at(p);
+        true
+    }
+
     /// A range: hot or anywhere, of whole units, short or long.
     fn range(&mut self, size: u64, unit: u64, most: u64) -> (u64, u64) {
         let hot = if self.rng.one_in(2) { size.min(6 * B) } else { size };
@@ -161,6 +195,11 @@ impl Sim {
     }
 
     fn arrive_at(&mut self, p: usize) -> bool {
+        if let Peer::File(f) = &mut self.world.ports[p].peer {
+            let arrives = !self.rng.one_in(4);
+            arrives.then(|| f.arrive(&mut self.rng));
+            return arrives;
+        }
         let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
         if self.rng.one_in(4) {
             return false;
@@ -196,6 +235,8 @@ impl Sim {
                 }
                 finished
             }
+            // One reply is one message.
+            Peer::File(f) => f.read(most),
         };
         match finished {
             Ok(finished) => self.world.judge(p, finished),
@@ -210,6 +251,11 @@ impl Sim {
             && c.is_full()
         {
             self.world.coverage.met("full", "client");
+        }
+        if let Peer::File(f) = &self.world.ports[p].peer
+            && f.is_full()
+        {
+            self.world.coverage.met("full", "file");
         }
     }
 }

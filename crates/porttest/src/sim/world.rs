@@ -7,6 +7,7 @@ use super::coverage::Coverage;
 use super::losses::Told;
 use super::serve::Waited;
 use crate::faults::{Switched, living};
+use crate::fuse::sim_file::SimFile;
 use crate::nbd::sim_client::SimClient;
 use crate::vhost::sim_guest::SimGuest;
 use crate::work::{Finished, Part, Verb, Violation, Work};
@@ -73,6 +74,21 @@ impl Side {
 pub(super) enum Peer {
     Guest(Box<SimGuest>),
     Client(Box<SimClient>),
+    File(Box<SimFile>),
+}
+
+/// What clients of NBD speak, for the matrix.
+pub(super) const OVER_NBD: &str = "NBD";
+
+impl Peer {
+    /// What it speaks, for the matrix.
+    pub(super) fn over(&self) -> &'static str {
+        match self {
+            Peer::Guest(_) => "virtio",
+            Peer::Client(_) => OVER_NBD,
+            Peer::File(_) => "FUSE",
+        }
+    }
 }
 
 /// One port and its peer.
@@ -115,6 +131,7 @@ impl SimPort {
         match &mut self.peer {
             Peer::Guest(g) => g.as_port(),
             Peer::Client(c) => c.as_port(),
+            Peer::File(f) => f.as_port(),
         }
     }
 
@@ -122,7 +139,7 @@ impl SimPort {
     pub(super) fn memory(&mut self) -> Option<&mut dyn GuestMemory> {
         match &mut self.peer {
             Peer::Guest(g) => Some(&mut g.port),
-            Peer::Client(_) => None,
+            Peer::Client(_) | Peer::File(_) => None,
         }
     }
 
@@ -130,7 +147,7 @@ impl SimPort {
     pub(super) fn guest(&mut self) -> Option<&mut SimGuest> {
         match &mut self.peer {
             Peer::Guest(g) => Some(g),
-            Peer::Client(_) => None,
+            Peer::Client(_) | Peer::File(_) => None,
         }
     }
 
@@ -138,6 +155,7 @@ impl SimPort {
         match &self.peer {
             Peer::Guest(g) => g.under_way(),
             Peer::Client(c) => c.under_way(),
+            Peer::File(f) => f.under_way(),
         }
     }
 
@@ -145,6 +163,7 @@ impl SimPort {
         match &mut self.peer {
             Peer::Guest(g) => Box::new(g.works()),
             Peer::Client(c) => Box::new(c.works()),
+            Peer::File(f) => Box::new(f.works()),
         }
     }
 }
@@ -281,8 +300,8 @@ impl World {
         self.answers += 1;
         let d = self.ports[p].disk;
         let Finished { work, ok, data } = f;
-        let nbd = matches!(self.ports[p].peer, Peer::Client(_));
-        self.cover(work, *ok, nbd, self.sides[d].block_offset);
+        let over = self.ports[p].peer.over();
+        self.cover(work, *ok, over, self.sides[d].block_offset);
         let oldest = {
             let reads = self.ports.iter_mut().filter(|port| port.disk == d);
             reads.flat_map(SimPort::works).filter(|w| w.verb == Verb::Read).map(|w| w.start).min()
@@ -328,11 +347,12 @@ impl World {
     }
 
     /// Notes which rare things have met in what is over.
-    fn cover(&mut self, work: &Work, ok: bool, nbd: bool, block_offset: u64) {
+    fn cover(&mut self, work: &Work, ok: bool, over: &'static str, block_offset: u64) {
+        let nbd = over == OVER_NBD;
         let c = &mut self.coverage;
         let has = |mark| work.marks.contains(&mark);
         if !ok && work.verb == Verb::Wrong {
-            c.met("refused", if nbd { "over NBD" } else { "over virtio" });
+            c.met("refused", format!("over {over}"));
         } else if !ok {
             match work.verb {
                 Verb::Discard if nbd && work.fua => c.met("failed", "NBD trim with FUA"),
@@ -366,7 +386,7 @@ impl World {
             c.met("wrap", "of the available index");
         }
         if block_offset != 0 && ok && work.verb == Verb::Read && work.parts[0].len > B {
-            c.met("blocks begin elsewhere", if nbd { "a long read over NBD" } else { "a long read over virtio" });
+            c.met("blocks begin elsewhere", format!("a long read over {over}"));
         }
         if has("beside the bad sector") && ok && work.verb == Verb::Read {
             c.met("bad sector", "beside a healthy read");
@@ -443,7 +463,10 @@ impl Effects for World {
         if self.dead.is_some() || self.loses_one_in > 0 && self.lossy.one_in(self.loses_one_in) {
             return;
         }
-        self.ports[req.port as usize].port().copy_out(req.tag, at, bytes);
+        let port = self.ports[req.port as usize].port();
+        // Where its guest migrates, data are marked in a log that outlives the process.
+        let lived = living(|| port.copy_out(req.tag, at, bytes));
+        self.lived(lived);
     }
 
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {

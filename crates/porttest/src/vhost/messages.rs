@@ -171,6 +171,8 @@ fn next(data: &[u8]) -> Option<(Message, &[u8])> {
     let (words, longs, descriptor) = match request {
         2 | 16 => (0, 1, Descriptor::None),
         5 => (2, 4, Descriptor::Memory),
+        6 => (0, 2, Descriptor::Memory),
+        7 => (0, 1, Descriptor::Eventfd),
         8 | 10 | 18 => (2, 0, Descriptor::None),
         9 => (2, 4, Descriptor::None),
         11 => (2, 0, Descriptor::None),
@@ -270,5 +272,30 @@ mod tests {
             &[11, 0, 0, 0],
         ];
         assert_eq!(fuzz_messages(&all.concat()), all.len(), "a message of a plain start was refused");
+    }
+
+    /// The same while its guest migrates: the log is 4 KiB of which 2 bytes are needed, and the used ring is logged.
+    #[test]
+    fn a_log_is_handed_over_and_used() {
+        let all = [
+            [3, 0].as_slice(),
+            &[2, 0, 0],
+            &[16, 0, 0],
+            &[5, 0, 1, 0, 0, 0xc0, 0xa0, 0],
+            &[6, 0, 0x81, 0x81],
+            &[7, 0, 0],
+            &[8, 0, 0, 16],
+            &[10, 0, 0, 0],
+            &[9, 0, 0, 1, 0xa0, 0xa2, 0xa1, 0x82],
+            &[12, 0, 0],
+            &[18, 0, 0, 1],
+            &[11, 0, 0, 0],
+        ];
+        assert_eq!(fuzz_messages(&all.concat()), all.len(), "a message of a migration was refused");
+        // A log of 1 byte is too small; one that ends past its file, or whose end wraps.
+        for log in [[6, 0, 0x01, 0x00], [6, 0, 0x92, 0x00], [6, 0, 0x82, 0xe5]] {
+            let all = [all[..4].concat(), log.to_vec()].concat();
+            assert_eq!(fuzz_messages(&all), 4, "{log:?}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! to, however wrong.
 
 use crate::faults::Switched;
+use crate::shadow::Shadow;
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -43,6 +44,8 @@ pub struct Guest {
     pub size: u16,
     available: Vec<u16>,
     used: Vec<u16>,
+    /// Its memory's copy, while it migrates.
+    pub(crate) shadow: Option<Arc<Shadow>>,
 }
 
 impl Guest {
@@ -59,7 +62,7 @@ impl Guest {
             map = map.with(MemoryRegion { guest, user: USER + guest, len, mapping }).expect("regions do not overlap");
         }
         let zero = vec![0; usize::from(queues)];
-        Guest { map: Arc::new(map), size, available: zero.clone(), used: zero }
+        Guest { map: Arc::new(map), size, available: zero.clone(), used: zero, shadow: None }
     }
 
     /// Gives the pages that lie wholly in `len` bytes at `at` back to the host, as a balloon does. From now on they
@@ -72,6 +75,7 @@ impl Guest {
             let region = region.expect("the test stays inside memory");
             let place = region.mapping.file_offset().expect("all of it is of files");
             rustix::fs::fallocate(place.file(), how, page - region.guest, PAGE).expect("memory has holes");
+            self.wrote(page, PAGE);
         }
     }
 
@@ -90,7 +94,8 @@ impl Guest {
     /// Where the parts of a ring lie, as the front end says it.
     pub fn addresses(queue: u16) -> RingAddresses {
         let [descriptors, available, used] = Self::ring(queue).map(|at| USER + at);
-        RingAddresses { descriptors, available, used }
+        let log = Some(Self::ring(queue)[2]);
+        RingAddresses { descriptors, available, used, log }
     }
 
     fn window(&self, at: u64, len: usize) -> MemoryWindow {
@@ -108,6 +113,12 @@ impl Guest {
         for (at, part) in Self::pieces(at, bytes.len()).into_iter().filter(|(_, part)| !part.is_empty()) {
             self.window(at, part.len()).slice().write_slice(&bytes[part], 0).expect("inside");
         }
+        self.wrote(at, bytes.len() as u64);
+    }
+
+    /// Its memory was written by itself.
+    fn wrote(&self, at: u64, len: u64) {
+        self.shadow.iter().for_each(|shadow| shadow.wrote(at, len));
     }
 
     /// Reads its memory.
@@ -145,14 +156,10 @@ impl Guest {
     pub fn offer(&mut self, queue: u16, head: u16) {
         let [_, available, _] = Self::ring(queue);
         let at = &mut self.available[usize::from(queue)];
-        self.map
-            .window(USER + available + 4 + 2 * u64::from(*at % self.size), 2, 1)
-            .expect("inside")
-            .slice()
-            .write_slice(&head.to_le_bytes(), 0)
-            .expect("inside");
+        let entry = available + 4 + 2 * u64::from(*at % self.size);
         *at = at.wrapping_add(1);
         let at = *at;
+        self.write(entry, &head.to_le_bytes());
         self.set_available(queue, at);
     }
 

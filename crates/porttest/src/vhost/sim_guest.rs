@@ -4,7 +4,8 @@
 //! Invariant: each chain that it posts is seen used exactly once, by a driver that sleeps until it is told.
 
 use super::rig::{DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, WRITE, eventfd, signals};
-use crate::faults::{Switched, living};
+use crate::faults::{Switched, living, look_on};
+use crate::shadow::Shadow;
 use crate::work::{Finished, Verb, Violation, Work};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use undercroft_frontend::faults::StoreSite;
 use undercroft_frontend::vhost::limits::RANGES_MAX;
-use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile, VhostPort};
+use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, LOG_ALL, Profile, VhostPort};
 use undercroft_frontend::{DiskInfo, GuestMemory, Port};
 use undercroft_testkit::rng::{Rng, fill_pattern};
 use vhost::vhost_user::message::VhostUserInflight;
@@ -92,7 +93,7 @@ impl SimGuest {
         if rng.one_in(3) {
             without |= FLUSH;
         }
-        let features = disk.features() & !without;
+        let features = disk.features() & !without & !LOG_ALL;
         let (said, record) = InflightArea::create(queues, size).expect("memory");
         let wake_fd = eventfd();
         let port = VhostPort::with_faults(id, disk.clone(), queues, wake_fd.try_clone().expect("a descriptor is free"));
@@ -140,13 +141,71 @@ impl SimGuest {
     pub(crate) fn connect(&mut self) -> Result<(), StoreSite> {
         let area = InflightArea::open(&self.said, self.record.try_clone().expect("a descriptor is free"), ());
         let area = area.expect("the record is as it was made");
-        self.port.set_features(self.features);
+        // While it migrates, in the order of QEMU: the log comes last.
+        let logging = if self.migrates() { LOG_ALL } else { 0 };
+        self.port.set_features(self.features | logging);
         self.port.set_memory(Arc::clone(&self.guest.map));
         self.port.set_inflight(&area);
         for queue in 0..self.queues.len() as u16 {
             self.start(queue, self.guest.used_index(queue))?;
         }
-        Ok(())
+        self.set_log()
+    }
+
+    /// Hands the log over, if there is one.
+    fn set_log(&mut self) -> Result<(), StoreSite> {
+        let port = &mut self.port;
+        self.guest.shadow.as_ref().map_or(Ok(()), |shadow| living(|| port.set_log(shadow.log())))
+    }
+
+    /// Whether its memory is logged.
+    pub(crate) fn migrates(&self) -> bool {
+        self.guest.shadow.is_some()
+    }
+
+    /// Its memory is logged from now on.
+    ///
+    /// # Errors
+    /// Where the process died, if it did.
+    pub(crate) fn begin_migration(&mut self) -> Result<(), StoreSite> {
+        let shadow = Arc::new(Shadow::new(Arc::clone(&self.guest.map)));
+        look_on(&shadow);
+        self.guest.shadow = Some(shadow);
+        self.set_log()?;
+        let (port, features) = (&mut self.port, self.features | LOG_ALL);
+        living(|| port.set_features(features))
+    }
+
+    /// It does not migrate after all.
+    ///
+    /// # Errors
+    /// Where the process died, if it did.
+    pub(crate) fn end_migration(&mut self) -> Result<(), StoreSite> {
+        self.guest.shadow = None;
+        let (port, features) = (&mut self.port, self.features);
+        living(|| port.set_features(features))
+    }
+
+    /// A page of its memory that differs from the copy, after that was brought up to date.
+    pub(crate) fn differs(&self) -> Option<u64> {
+        let shadow = self.guest.shadow.as_ref()?;
+        shadow.sync();
+        shadow.difference()
+    }
+
+    /// It goes on with a device that finds an empty record, with its rings where they stopped. All must have stopped.
+    ///
+    /// # Errors
+    /// Where the process died, if it did.
+    pub(crate) fn go_on_elsewhere(&mut self, bases: &[u16]) -> Result<(), StoreSite> {
+        self.port.sever();
+        self.guest.shadow = None;
+        (self.said, self.record) = InflightArea::create(self.queues.len() as u16, self.guest.size).expect("memory");
+        let area = InflightArea::open(&self.said, self.record.try_clone().expect("a descriptor is free"), ());
+        self.port.set_features(self.features);
+        self.port.set_memory(Arc::clone(&self.guest.map));
+        self.port.set_inflight(&area.expect("the record is as it was made"));
+        bases.iter().zip(0..).try_for_each(|(&base, queue)| self.start(queue, base))
     }
 
     fn start(&mut self, queue: u16, base: u16) -> Result<(), StoreSite> {

@@ -41,6 +41,7 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("rustix", "event", "event"),
     ("rustix", "fs", "fs"),
     ("rustix", "mm", "mm"),
+    ("rustix", "mount", "mount"),
     ("rustix", "net", "net"),
     ("rustix", "pipe", "pipe"),
     ("rustix", "process", "process"),

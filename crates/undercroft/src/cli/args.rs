@@ -7,6 +7,7 @@ use super::operate::args::{
     SetArgs, SharesArgs, StatusArgs, StopArgs, WhyArgs,
 };
 use super::operate::disks::{AttachDiskArgs, DetachDiskArgs};
+use super::operate::hot_sets::{HotSetArgs, WarmArgs};
 use super::study::curve::args::{CurveArgs, PartitionArgs};
 use super::study::sim::args::{CompareArgs, SimArgs};
 use super::study::trace::args::TraceArgs;
@@ -104,6 +105,10 @@ pub enum Command {
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements
     DropCache(DropCacheArgs),
+    /// Write which blocks of a disk are hot, for a daemon that its guest migrates to
+    HotSet(HotSetArgs),
+    /// Fetch the blocks that were hot where a disk's guest came from
+    Warm(WarmArgs),
     /// Have the daemon read its configuration file again
     Reload(ReloadArgs),
     /// Stop the daemon in an orderly way

@@ -114,7 +114,7 @@ mod tests {
         all
     }
 
-    /// The commands of a line as a shell takes it apart, up to a comment: quotes, pipes, `$()`, and where output goes.
+    /// The commands of a line as a shell takes it apart, up to a comment: quotes, pipes, `$()`, and files.
     fn shell(line: &str) -> Vec<Vec<String>> {
         let (mut done, mut words, mut word): (Vec<Vec<String>>, Vec<String>, Option<String>) = Default::default();
         let mut outer: Vec<Vec<String>> = Vec::new();
@@ -131,13 +131,13 @@ mod tests {
                     outer.push(std::mem::take(&mut words));
                     continue;
                 }
-                ' ' | '|' | '&' | ';' | ')' | '>' => words.extend(word.take()),
+                ' ' | '|' | '&' | ';' | ')' | '>' | '<' => words.extend(word.take()),
                 _ => word.get_or_insert_default().push(c),
             }
             match c {
                 '|' | '&' | ';' => done.push(std::mem::take(&mut words)),
                 ')' => done.push(std::mem::replace(&mut words, outer.pop().expect("an open parenthesis"))),
-                '>' => words.push(">".into()),
+                '>' | '<' => words.push(">".into()),
                 _ => {}
             }
         }

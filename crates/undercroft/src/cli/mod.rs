@@ -18,7 +18,7 @@ pub mod watch;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;
-use operate::{attach, check, control, disks, duplicates, ksm, ranges, record, serve, shares, status};
+use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, ranges, record, serve, shares, status};
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -113,6 +113,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Trace(args) => trace::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
+        Command::HotSet(args) => hot_sets::hot_set(&args, out),
+        Command::Warm(args) => hot_sets::warm(&args, out),
         Command::Reload(args) => control::reload(&args, out),
         Command::Stop(args) => control::stop(&args, out),
         Command::Duplicates(args) => duplicates::run(&args, out),

@@ -111,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-pub const COMMANDS: [&str; 24] = [
+pub const COMMANDS: [&str; 26] = [
     "attach",
     "detach",
     "serve",
@@ -131,6 +131,8 @@ pub const COMMANDS: [&str; 24] = [
     "ksm",
     "duplicates",
     "drop-cache",
+    "hot-set",
+    "warm",
     "reload",
     "stop",
     "completions",

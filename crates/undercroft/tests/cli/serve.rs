@@ -170,6 +170,8 @@ fn an_image_is_served_from_start_to_stop() {
     p.run(&["set", "--memory", "1MiB"]).is(1, &[], &["less than the floor of 16MiB", "store.floor"]);
     p.run(&["set", "--memory", "64MiB"]).is(0, &["the store may hold 64MiB of"], &[]);
     p.run(&["drop-cache", "a"]).is(0, &["disk \"a\": 0B dropped"], &[]);
+    p.run(&["hot-set", "a"]).is(0, &["{\"size_bytes\":", "\"ranges\":[]}"], &[]);
+    p.run(&["warm", "a"]).is(1, &[], &["standard input", "`undercroft hot-set DISK` writes one"]);
     p.run(&["reload"]).is(1, &[], &["no configuration file"]);
     // A second daemon finds the first.
     p.run(&["serve", "-i", "b.raw", "--socket", "other.sock"]).is(1, &[], &["control.sock", "in use"]);

@@ -88,6 +88,7 @@ fn without_a_daemon_the_remedy_is_named() {
         &["set", "--memory", "1GiB"],
         &["ksm", "off"],
         &["drop-cache", "a"],
+        &["hot-set", "a"],
         &["attach-args", "a"],
     ] {
         p.run(args).is(

@@ -316,6 +316,7 @@ const TABLE: &[Family] = &[
                 ("stalled", state!(Stalled)),
                 ("waiting", state!(Waiting)),
                 ("failed", state!(Failed)),
+                ("dormant", state!(Dormant)),
                 ("detaching", state!(Detaching)),
             ],
         ),

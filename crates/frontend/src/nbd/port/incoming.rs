@@ -4,13 +4,13 @@
 //! core was asked. Invariants: a request for which there is no room keeps its header in the inbox; a write goes to the
 //! core only with all of its data; the data of a refused write are never taken for a request.
 
-use super::super::buffers::Buffer;
 use super::super::inbox::{Received, rest};
 use super::super::rules::{RequestHeader, Verdict};
 use super::super::stream::Stream;
 use super::super::wire::{REQUEST_HEADER, errno};
 use super::errors::words;
 use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task};
+use crate::buffers::Buffer;
 use crate::faults::{PortBug, PortFaults};
 use crate::filled::BLOCK;
 use undercroft_cache::{Op, ReqId, Request};

@@ -5,6 +5,7 @@
 //! ring or kept until the memory of the ring is there again.
 
 use super::super::config::Profile;
+use super::super::dirty_log::DirtyLog;
 use super::super::inflight::InflightLog;
 use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
@@ -121,8 +122,15 @@ impl Queue {
         }
     }
 
+    /// Whether it is served: a queue that stops only until what a former process took is done.
     pub(super) fn runs(&self) -> bool {
-        self.started && self.enabled && self.broken.is_none() && self.ring.is_some()
+        (self.started && self.enabled || self.leaves_taken()) && self.broken.is_none() && self.ring.is_some()
+    }
+
+    /// Whether it is to stop and a former process took chains that are not done. They are done before it stops, enabled
+    /// or not: whoever goes on with the queue elsewhere has no record of them, and believes them taken.
+    fn leaves_taken(&self) -> bool {
+        self.stopping.is_some() && !self.again.is_empty() && self.broken.is_none() && self.ring.is_some()
     }
 
     /// Chains that could be taken now.
@@ -132,6 +140,9 @@ impl Queue {
         let room = ring.size().saturating_sub(self.under_way);
         if !self.again.is_empty() {
             return Ok(room.min(self.again.len() as u16));
+        }
+        if self.stopping.is_some() {
+            return Ok(0);
         }
         Ok(room.min(ring.available()?))
     }
@@ -154,7 +165,7 @@ impl Queue {
     }
 
     /// Finds the ring in guest memory again after one of both has moved. Its positions stay.
-    pub(super) fn remap<F: PortFaults>(&mut self, map: &GuestMap, event_idx: bool) {
+    pub(super) fn remap<F: PortFaults>(&mut self, map: &GuestMap, event_idx: bool, marks: Option<&DirtyLog>) {
         if !self.started && self.stopping.is_none() {
             return;
         }
@@ -166,7 +177,8 @@ impl Queue {
             }
             None => SplitRing::new(map, at, self.size, self.base, event_idx),
         };
-        if self.ring.is_some() {
+        if let Some(ring) = &mut self.ring {
+            ring.set_marks(marks.cloned());
             for (head, written) in std::mem::take(&mut self.deferred) {
                 self.under_way += 1;
                 self.give_back::<F>(head, written);
@@ -201,10 +213,12 @@ impl Queue {
     /// Answers the front end that waits for the ring to stop, if it has.
     pub(super) fn settle(&mut self) {
         if self.under_way == 0
+            && !self.leaves_taken()
             && let Some(waiter) = self.stopping.take()
         {
             self.base = self.ring.as_ref().map_or(self.base, SplitRing::next_available);
             self.rested = self.base;
+            self.again.clear();
             self.ring = None;
             self.call = None;
             waiter.tell(self.base);

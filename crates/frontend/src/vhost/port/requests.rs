@@ -70,7 +70,7 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Gives a chain back at once; `written` bytes were put in its buffers beside the status.
     fn answer(&mut self, index: u16, head: u16, chain: &Chain, status: Status, written: u32) {
-        self.maps.current().put_byte(chain.status, status.code());
+        self.put_status(None, chain.status, status.code());
         if self.queues[usize::from(index)].give_back::<F>(head, written + 1) {
             self.dirty.push(index);
         }
@@ -78,11 +78,11 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Writes the disk's serial number to the chain's buffers; returns the bytes that had room.
     fn put_serial(&mut self, chain: &Chain) -> u32 {
-        let (map, serial) = (self.maps.current(), &self.disk.serial);
+        let serial = &self.disk.serial;
         let mut done = 0;
         for span in &self.spans[chain.readable..] {
             let here = (serial.len() - done).min(span.len as usize);
-            map.slice(*span, 0, here).copy_from(&serial[done..done + here]);
+            self.put_bytes(*span, &serial[done..done + here]);
             done += here;
         }
         done as u32
@@ -188,11 +188,12 @@ impl<F: PortFaults> VhostPort<F> {
             if F::has(PortBug::LossUnsaid) && slot.spans.is_empty() && slot.failed.is_none() {
                 status = Status::Ok;
             }
-            self.maps.get(slot.map).put_byte(slot.status, status.code());
             // Of a failed read nothing but the status is sure to be there.
             let written = if status == Status::Ok { slot.written } else { 1 };
-            if self.queues[usize::from(slot.queue)].give_back::<F>(slot.head, written) {
-                self.dirty.push(slot.queue);
+            let (map, at, queue, head) = (slot.map, slot.status, slot.queue, slot.head);
+            self.put_status(Some(map), at, status.code());
+            if self.queues[usize::from(queue)].give_back::<F>(head, written) {
+                self.dirty.push(queue);
             }
         }
         self.release(tag);
@@ -206,5 +207,7 @@ impl<F: PortFaults> VhostPort<F> {
         let queue = &mut self.queues[usize::from(index)];
         queue.broken = Some(broken);
         report(&self.disk, index, queue, broken);
+        // Whoever waits for it to stop waits no longer for what it will not serve.
+        queue.settle();
     }
 }

@@ -4,13 +4,14 @@
 //! decides how one is answered. Invariants: a message that is refused leaves the queues running as they were; which
 //! queues are served is found out anew after every change that bears on it.
 
-use super::super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES};
+use super::super::config::{EVENT_IDX, FLUSH, LOG_ALL, PROTOCOL_FEATURES};
 use super::super::inflight::InflightArea;
 use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
 use super::super::ring::{RingAddresses, SplitRing};
 use super::VhostPort;
 use super::holes::Holes;
+use super::logging::Logging;
 use super::queue::{Queue, RestNotice, notify, report};
 use crate::Port;
 use crate::faults::{PortBug, PortFaults};
@@ -34,6 +35,9 @@ pub enum QueueRefusal {
     /// A part of the ring cannot be reached.
     #[error("the parts of the ring are not wholly inside shared memory, or not aligned")]
     RingPlace,
+    /// Marks would go to memory that is not shared.
+    #[error("the used ring is to be logged at an address where there is no guest memory")]
+    LogPlace,
     /// The in-flight area was made for fewer queues, or smaller ones.
     #[error("the record of requests under way has no place for the queue")]
     NoInflightLog,
@@ -47,7 +51,7 @@ pub enum QueueRefusal {
 
 impl<F: PortFaults> VhostPort<F> {
     /// The way to signal the front end at `eventfd`.
-    fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, QueueRefusal> {
+    pub(super) fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, QueueRefusal> {
         match eventfd {
             Some(fd) if self.careful => Doorbell::careful(fd).map(Some).map_err(|_| QueueRefusal::HeldUpBefore),
             fd => Ok(fd.map(Doorbell::new)),
@@ -69,6 +73,7 @@ impl<F: PortFaults> VhostPort<F> {
             // Without the protocol's own way to enable rings they are enabled from the start.
             queue.enabled |= features & PROTOCOL_FEATURES == 0;
         }
+        self.switch_log(features & LOG_ALL != 0);
         self.refresh();
     }
 
@@ -81,7 +86,8 @@ impl<F: PortFaults> VhostPort<F> {
         self.hint = 0;
         self.holes = Holes::default();
         let map = self.maps.current();
-        self.queues.iter_mut().for_each(|queue| queue.remap::<F>(map, self.event_idx));
+        let marks = self.logging.marks();
+        self.queues.iter_mut().for_each(|queue| queue.remap::<F>(map, self.event_idx, marks));
         self.forget_seen();
         self.refresh();
     }
@@ -103,8 +109,12 @@ impl<F: PortFaults> VhostPort<F> {
     pub fn set_addresses(&mut self, index: u32, at: RingAddresses) -> Result<(), QueueRefusal> {
         self.flush(SEND_BYTES);
         let queue = self.queues.get_mut(index as usize).ok_or(QueueRefusal::NoSuchQueue)?;
+        let bytes = SplitRing::used_bytes(queue.size) as u32;
+        if at.log.is_some_and(|guest| !self.maps.current().locate_all(guest, bytes, &mut 0, |_| true)) {
+            return Err(QueueRefusal::LogPlace);
+        }
         queue.addresses = Some(at);
-        queue.remap::<F>(self.maps.current(), self.event_idx);
+        queue.remap::<F>(self.maps.current(), self.event_idx, self.logging.marks());
         self.forget_seen();
         self.refresh();
         Ok(())
@@ -137,6 +147,7 @@ impl<F: PortFaults> VhostPort<F> {
             let at = queue.addresses.ok_or(QueueRefusal::RingPlace)?;
             let mut ring = SplitRing::new(self.maps.current(), &at, queue.size, queue.base, self.event_idx)
                 .ok_or(QueueRefusal::RingPlace)?;
+            ring.set_marks(self.logging.marks().cloned());
             queue.broken = None;
             queue.again.clear();
             // What waited for the memory of the ring was not seen: the record has it served again.
@@ -212,20 +223,27 @@ impl<F: PortFaults> VhostPort<F> {
         Ok(())
     }
 
-    /// Stops a queue. When its last chain has been given back and published, `done` is sent the position of the next
+    /// Stops a queue. When its last chain has been given back and published, those of a former process that were taken
+    /// and not done among them, `done` is sent the position of the next
     /// available entry.
     pub fn stop(&mut self, index: u32, done: impl Into<RestNotice>) -> Result<(), QueueRefusal> {
         self.flush(SEND_BYTES);
         let queue = self.queue(index)?;
         queue.started = false;
         queue.kick = None;
-        // What a former daemon left and this one did not get to stays in the record.
-        queue.again.clear();
+        if F::has(PortBug::StopLeavesTaken) {
+            queue.again.clear();
+        }
         queue.stopping = Some(done.into());
         queue.settle();
         self.fds_changed = true;
         self.refresh();
         Ok(())
+    }
+
+    /// Whether no queue is started.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.queues.iter().all(|queue| !queue.started)
     }
 
     /// Forgets what the driver has set up, but not the memory table. All queues must have stopped.
@@ -234,6 +252,7 @@ impl<F: PortFaults> VhostPort<F> {
         self.dirty.clear();
         self.failures.end(|_| true);
         self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
+        self.logging = Logging::default();
         self.event_idx = false;
         self.fua = true;
         self.fds_changed = true;
@@ -259,6 +278,7 @@ impl<F: PortFaults> VhostPort<F> {
         self.maps.set(Arc::default());
         self.memory_changed = true;
         self.hint = 0;
+        self.logging = Logging::default();
         self.event_idx = false;
         self.fua = true;
         self.fds_changed = true;

@@ -47,11 +47,17 @@ pub struct AttachDiskArgs {
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<std::path::PathBuf>,
     /// No vhost-user socket
-    #[arg(long, conflicts_with = "socket", requires = "nbd")]
+    #[arg(long, conflicts_with = "socket", requires = "elsewhere")]
     pub no_vhost_user: bool,
     /// Export it on the NBD listeners
-    #[arg(long)]
+    #[arg(long, group = "elsewhere")]
     pub nbd: bool,
+    /// Its guest runs elsewhere and migrates here: the image is not opened before the guest starts
+    #[arg(long)]
+    pub incoming: bool,
+    /// Make it a file of this host: a path that is not there, or an empty file
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, group = "elsewhere")]
+    pub fuse: Option<std::path::PathBuf>,
     /// Replacement policy
     #[arg(long)]
     pub policy: Option<String>,
@@ -119,9 +125,11 @@ fn spec(args: &AttachDiskArgs) -> DiskSpec {
         image,
         format: args.format.clone(),
         read_only: args.read_only.then_some(true),
+        incoming: args.incoming.then_some(true),
         socket: args.socket.as_ref().map(|s| std::path::absolute(s).unwrap_or_else(|_| s.clone())),
         vhost_user: args.no_vhost_user.then_some(false),
         nbd: args.nbd.then_some(true),
+        fuse: args.fuse.as_ref().map(|f| std::path::absolute(f).unwrap_or_else(|_| f.clone())),
         policy: args.policy.clone(),
         size: args.size,
         weight: args.weight,
@@ -158,6 +166,9 @@ fn attached(disk: &DiskStatus) -> String {
     }
     if disk.nbd {
         text += &format!("NBD: export \"{name}\"\n");
+    }
+    if let Some(file) = &disk.file {
+        text += &format!("file: {file}\n");
     }
     text + &format!("to attach it to a guest: undercroft attach-args {name}\n")
 }

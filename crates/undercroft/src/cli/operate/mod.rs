@@ -9,6 +9,7 @@ pub mod check;
 pub mod control;
 pub mod disks;
 pub mod duplicates;
+pub mod hot_sets;
 pub mod ksm;
 pub mod ranges;
 pub mod record;

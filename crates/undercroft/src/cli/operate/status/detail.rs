@@ -25,6 +25,7 @@ fn identity(d: &DiskStatus) -> Vec<Row> {
         ("vhost-user socket", d.socket.clone().unwrap_or_else(|| "none".into())),
         ("NBD export", if d.nbd { d.name.clone() } else { "no".into() }),
     ];
+    rows.extend(d.file.iter().map(|f| ("file", f.clone())));
     rows.extend(d.frontends.iter().map(|f| ("client", f.peer.clone())));
     rows
 }

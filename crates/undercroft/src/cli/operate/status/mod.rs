@@ -233,7 +233,7 @@ fn notes(status: &Status) -> String {
 /// The colour of a disk that does not serve as it should.
 fn tone(disk: &DiskStatus) -> Option<Style> {
     match disk.state {
-        DiskState::Serving => None,
+        DiskState::Serving | DiskState::Dormant => None,
         DiskState::Stalled | DiskState::Failed => Some(ERROR),
         DiskState::Waiting | DiskState::Detaching => Some(WARNING),
     }
@@ -245,6 +245,7 @@ fn state(disk: &DiskStatus) -> &'static str {
         DiskState::Stalled => "stalled",
         DiskState::Waiting => "waiting",
         DiskState::Failed => "failed",
+        DiskState::Dormant => "dormant",
         DiskState::Detaching => "detaching",
     }
 }

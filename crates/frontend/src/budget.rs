@@ -1,4 +1,5 @@
-//! Memory for the data of requests: all NBD connections of a daemon together have one limit, the sum.
+//! Memory for the data of requests: all NBD connections of a daemon, and its disks that are files, together have one
+//! limit, the sum.
 //!
 //! Owns the sum, and the order in which connections that wait get a part of it. Never allocates a buffer. Invariants:
 //! connections are granted no more than the sum; of the exports that wait, the one that holds least is served first,
@@ -13,9 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use undercroft_host::EventFd;
 
-/// Bytes that each connection may hold outside of the sum, so that one with a small request always goes on: a buffer
-/// for 128 KiB, with the room before its data.
-pub const RESERVE_BYTES: usize = (128 << 10) + super::buffers::HEADROOM;
 /// The sum if none is given, in bytes.
 pub const BUDGET_BYTES_DEFAULT: usize = 256 << 20;
 /// The least sum, in bytes: room for two of the largest requests, less their connections' reserves.

@@ -4,12 +4,16 @@
 //! and idle ones together hold at most `bytes_max`, or one buffer if that alone is more; what is beyond a small reserve
 //! was granted by the sum that all connections share (see `budget`); no call clears more than [`STEP_BYTES`] of memory.
 
-use super::budget::{Account, RESERVE_BYTES};
+use crate::budget::Account;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Bytes kept free before a buffer's data, for the header of a reply.
 pub const HEADROOM: usize = 32;
+
+/// Bytes that each connection may hold outside of the sum, so that one with a small request always goes on: a buffer
+/// for 128 KiB, with the room before its data.
+pub const RESERVE_BYTES: usize = (128 << 10) + HEADROOM;
 
 /// Bytes of data in the smallest buffer: one block of the cache.
 const SMALLEST: usize = 4096;
@@ -245,8 +249,8 @@ impl Drop for Buffers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::{BUDGET_BYTES_MIN, Budget};
     use super::*;
+    use crate::budget::{BUDGET_BYTES_MIN, Budget};
     use std::time::Duration;
 
     #[test]

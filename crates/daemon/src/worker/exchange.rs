@@ -1,0 +1,82 @@
+//! Another back end takes the place of a disk's: its image is opened, or closed, while guests stay connected.
+//!
+//! Owns no state of its own. Never opens or closes an image: it is given one, and returns the other. Invariant: an
+//! operation that was submitted comes back once, from the back end that it was begun by or handed to.
+
+use super::{Worker, turn};
+use undercroft_backend::Backend;
+use undercroft_cache::DiskId;
+use undercroft_host::{Interest, Trigger};
+
+/// Why a back end did not take a disk over; with it, if that is of any more use.
+pub(crate) enum NotExchanged {
+    /// The disk is gone.
+    Gone(Box<dyn Backend>),
+    /// Operations are under way.
+    Busy(Box<dyn Backend>),
+    /// The kernel refuses to watch its descriptor.
+    Unwatched(std::io::Error),
+}
+
+impl Worker {
+    /// Puts `next` in the place of a disk's back end, which is returned; what that held is begun by the next one.
+    /// Nothing stays cached, nor known of what is: the image may have been changed by others.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn exchange(
+        &mut self,
+        id: DiskId,
+        mut next: Box<dyn Backend>,
+    ) -> Result<Box<dyn Backend>, NotExchanged> {
+        let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return Err(NotExchanged::Gone(next));
+        };
+        let held = disk.backend.take_held();
+        if disk.backend.inflight() > 0 || !disk.done.is_empty() {
+            held.into_iter().for_each(|io| disk.backend.submit(io));
+            return Err(NotExchanged::Busy(next));
+        }
+        let token = turn::token(turn::BACKEND, id.0, 0);
+        if let Err(e) = self.epoll.add(next.wake_fd(), token, Interest::Read, Trigger::Level) {
+            held.into_iter().for_each(|io| disk.backend.submit(io));
+            return Err(NotExchanged::Unwatched(e));
+        }
+        // A descriptor that is closed is watched no longer in any case.
+        let _ = self.epoll.remove(disk.backend.wake_fd());
+        let begun = !held.is_empty();
+        held.into_iter().for_each(|io| next.submit(io));
+        let last = std::mem::replace(&mut disk.backend, next);
+        if begun && !disk.dirty {
+            disk.dirty = true;
+            self.dirty.disks.push_back(id.0);
+        }
+        let closed = self.is_dormant(id);
+        self.core.invalidate(id);
+        if closed {
+            self.core.want_nothing(id);
+        }
+        Ok(last)
+    }
+
+    /// Whether the disk's image is not open.
+    pub(crate) fn is_dormant(&self, id: DiskId) -> bool {
+        self.disks.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|d| !d.backend.is_open())
+    }
+
+    /// Whether nothing of the disk is under way, neither of guests nor of its own.
+    pub(crate) fn is_at_rest(&self, id: DiskId) -> bool {
+        let disk = self.disks.get(id.0 as usize).and_then(Option::as_ref);
+        self.core.is_idle(id) && disk.is_some_and(|d| d.backend.inflight() == 0 && d.done.is_empty())
+    }
+
+    /// Closes connections of the disk that see no guest memory: those of NBD clients.
+    pub(crate) fn shut_clients(&mut self, id: DiskId) {
+        for (n, slot) in self.ports.iter_mut().enumerate() {
+            if let Some(slot) = slot.as_mut().filter(|s| s.disk == id && s.port.memory().is_none()) {
+                slot.port.shut();
+                slot.wake(n as u32, &mut self.flows, self.now_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Disks become files, and cease to be files: mounts, and the ports behind them.
+//!
+//! Owns the mount of one disk and the file that it is mounted over. Never serves a request: the port does. Invariants:
+//! nothing that holds data is hidden by a mount; a mount that a killed daemon left is taken away before another is
+//! made; when a server is stopped or dropped, its file is no mount any more.
+
+use super::device::FuseDevice;
+use super::port::{FileLimits, FusePort, NewFile, Owner};
+use super::rules::{FileRules, TRANSFER_BYTES_MAX};
+use crate::budget::Budget;
+use crate::socket::SocketPermissions;
+use crate::{AnyPort, DiskInfo, PortHost};
+use rustix::io::Errno;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use undercroft_host::fuse::{self, FUSE_DEVICE, FuseMount, HelperError};
+
+/// Mounts of dead servers, one upon the other, that are taken away at most.
+const STALE_MAX: usize = 64;
+
+/// Why a disk did not become a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FuseError {
+    /// The directory is missing.
+    #[error("the directory of the file {path} does not exist: make it with `mkdir -p {}`", parent(path).display())]
+    NoDirectory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something else has that name.
+    #[error("{0} exists and is not a file: move it away, or choose another path")]
+    NotAFile(PathBuf),
+    /// A mount would hide data.
+    #[error(
+        "the file {0} is not empty, and a disk there would hide what it holds: move it away, or choose another path"
+    )]
+    HasData(PathBuf),
+    /// Something is mounted there.
+    #[error(
+        "something is mounted at {0} already: `findmnt {0}` says what; stop what serves it or `umount {0}`, or choose \
+         another path"
+    )]
+    InUse(PathBuf),
+    /// The kernel has no FUSE, or not here.
+    #[error(
+        "{FUSE_DEVICE} does not exist: load the module with `modprobe fuse`; a container needs `--device {FUSE_DEVICE}`"
+    )]
+    NoDevice,
+    /// This process may not use the device.
+    #[error(
+        "{FUSE_DEVICE} may not be used by this process: its mode should be 0666; a container needs `--device \
+         {FUSE_DEVICE}`, a systemd unit `DeviceAllow={FUSE_DEVICE} rw`"
+    )]
+    DeviceForbidden,
+    /// This process may not mount, and there is no helper.
+    #[error(
+        "{0} cannot be mounted: only root (CAP_SYS_ADMIN) mounts, and there is no `fusermount3`; install it (Debian, \
+         Fedora: the package fuse3), or run as root"
+    )]
+    NoHelper(PathBuf),
+    /// The helper did not mount.
+    #[error("{path} cannot be mounted: fusermount3 said: {words}")]
+    Helper {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        words: String,
+    },
+    /// The kernel refused.
+    #[error("cannot {what} the file {path}: {source}")]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The worker of the disk did not take the file.
+    #[error("the file {0} is not served: the worker of its disk does not answer, or the disk is gone")]
+    NoWorker(PathBuf),
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// What is said of a file besides its disk.
+#[derive(Clone)]
+pub struct FuseOptions {
+    /// Its mode and group.
+    pub access: SocketPermissions,
+    /// The memory for data that all files and NBD connections share.
+    pub budget: Arc<Budget>,
+    /// Bounds.
+    pub limits: FileLimits,
+}
+
+/// A mount, and the file below it.
+#[derive(Debug)]
+struct Mounted {
+    path: PathBuf,
+    /// The file was made for it: device and inode.
+    made: Option<(u64, u64)>,
+    is_mounted: bool,
+    /// The kernel's number of the mount.
+    number: Option<u64>,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Somebody may have unmounted it, and mounted something else.
+        let is_ours = self.is_mounted && fuse::mount_number(&self.path) == self.number;
+        if is_ours && let Err(e) = fuse::unmount_fuse(&self.path) {
+            let path = self.path.display();
+            return tracing::error!("cannot unmount {path}: {e}; `umount -l {path}` does");
+        }
+        if let (Some(made), Ok(there)) = (self.made, fs::symlink_metadata(&self.path))
+            && there.is_file()
+            && (there.dev(), there.ino(), there.len()) == (made.0, made.1, 0)
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A disk that is a file.
+pub struct FuseServer {
+    host: Arc<dyn PortHost>,
+    port: u32,
+    mounted: Mounted,
+}
+
+impl FuseServer {
+    /// Makes `info`'s disk the file at `path`, which must not exist or be empty.
+    ///
+    /// # Errors
+    /// See [`FuseError`]. Nothing is left behind.
+    pub fn start(
+        path: &Path,
+        info: &DiskInfo,
+        host: Arc<dyn PortHost>,
+        options: FuseOptions,
+    ) -> Result<FuseServer, FuseError> {
+        let os = |what| move |source| FuseError::Os { path: path.to_owned(), what, source };
+        let mut mounted = prepare(path)?;
+        let mount = FuseMount {
+            source: &format!("undercroft:{}", info.name),
+            read_only: info.geometry.read_only,
+            others: rustix::process::geteuid().is_root() || options.access.gid.is_some(),
+            read_bytes_max: TRANSFER_BYTES_MAX,
+        };
+        let device = mount_at(path, &mount)?;
+        (mounted.is_mounted, mounted.number) = (true, fuse::mount_number(path));
+        let device = FuseDevice::new(device).map_err(os("serve"))?;
+        let account = options.budget.open(&info.name).map_err(os("serve"))?;
+        let readable = if info.geometry.read_only { 0o440 } else { 0o660 };
+        let owner = Owner {
+            mode: options.access.mode & readable,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: options.access.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+        };
+        let rules = FileRules::new(&info.geometry, options.limits.requests_max);
+        let (disk, limits, shown) = (info.disk, options.limits, path.display().to_string());
+        let make = Box::new(move |port| {
+            let account = Some(account);
+            AnyPort::plain(FusePort::new(NewFile { port, disk, rules, owner, limits, path: shown, device, account }))
+        });
+        let port = host.attach(make);
+        if port == u32::MAX {
+            return Err(FuseError::NoWorker(path.to_owned()));
+        }
+        tracing::info!(disk = info.name, "the disk is the file {}", path.display());
+        Ok(FuseServer { host, port, mounted })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.mounted.path
+    }
+
+    /// Takes the file away and returns when its requests under way are finished.
+    pub fn stop(self) {
+        // Nobody opens it any more; who has it open is answered until the port is gone.
+        drop(self.mounted);
+        self.host.detach(self.port);
+    }
+}
+
+/// Makes the path a file that can be mounted over: empty, and no mount.
+fn prepare(path: &Path) -> Result<Mounted, FuseError> {
+    let os = |what| move |source| FuseError::Os { path: path.to_owned(), what, source };
+    for _ in 0..STALE_MAX {
+        match fuse::is_mounted(path) {
+            Ok(true) => return Err(FuseError::InUse(path.to_owned())),
+            Ok(false) => {
+                let there = fs::symlink_metadata(path).map_err(os("look at"))?;
+                return match there.len() {
+                    _ if !there.is_file() => Err(FuseError::NotAFile(path.to_owned())),
+                    0 => Ok(Mounted { path: path.to_owned(), made: None, is_mounted: false, number: None }),
+                    _ => Err(FuseError::HasData(path.to_owned())),
+                };
+            }
+            // Its server is dead: it was killed, or it crashed.
+            Err(e) if is_stale(&e) => {
+                tracing::info!("a mount at {} that a dead server has left is taken away", path.display());
+                fuse::unmount_fuse(path).map_err(os("unmount what a dead server has left at"))?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => match made(path) {
+                Ok(mounted) => return Ok(mounted),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    return Err(FuseError::NoDirectory { path: path.to_owned() });
+                }
+                Err(e) => return Err(os("make")(e)),
+            },
+            Err(e) => return Err(os("look at")(e)),
+        }
+    }
+    Err(FuseError::InUse(path.to_owned()))
+}
+
+fn made(path: &Path) -> io::Result<Mounted> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let there = file.metadata()?;
+    Ok(Mounted { path: path.to_owned(), made: Some((there.dev(), there.ino())), is_mounted: false, number: None })
+}
+
+fn is_stale(e: &io::Error) -> bool {
+    let number = Errno::from_io_error(e);
+    matches!(number, Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Mounts, as root by itself and otherwise with the helper.
+fn mount_at(path: &Path, mount: &FuseMount<'_>) -> Result<OwnedFd, FuseError> {
+    let os = |what| move |source| FuseError::Os { path: path.to_owned(), what, source };
+    let device = fuse::open_fuse().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => FuseError::NoDevice,
+        io::ErrorKind::PermissionDenied => FuseError::DeviceForbidden,
+        _ if Errno::from_io_error(&e) == Some(Errno::NXIO) || Errno::from_io_error(&e) == Some(Errno::NODEV) => {
+            FuseError::NoDevice
+        }
+        _ => os("open /dev/fuse for")(e),
+    })?;
+    match fuse::mount_fuse(&device, path, mount) {
+        Ok(()) => Ok(device),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            fuse::mount_fuse_with_helper(path, mount).map_err(|e| match e {
+                HelperError::Missing => FuseError::NoHelper(path.to_owned()),
+                HelperError::Refused(words) => FuseError::Helper { path: path.to_owned(), words },
+                HelperError::Os(e) => os("have fusermount3 mount")(e),
+            })
+        }
+        Err(e) => Err(os("mount a disk over")(e)),
+    }
+}

@@ -1,0 +1,207 @@
+//! Mounting a FUSE file system: the device, the mount itself, and the helper for those who may not mount.
+//!
+//! Owns no mount: who mounts also unmounts. Never talks to the kernel's end of a mount. Invariant: no call follows a
+//! symbolic link at the place of the mount.
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Where the kernel's end of a mount is opened.
+pub const FUSE_DEVICE: &str = "/dev/fuse";
+/// The kind of file system, as `/proc/mounts` shows it.
+const KIND: &str = "fuse.undercroft";
+/// The programs that mount for users who may not, in the order in which they are tried.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// Bytes of what such a program says that are kept.
+const WORDS_MAX: u64 = 1024;
+
+/// What a mount is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct FuseMount<'a> {
+    /// What `/proc/mounts` shows as its source.
+    pub source: &'a str,
+    /// Whether the kernel refuses writes itself.
+    pub read_only: bool,
+    /// Whether other users may reach it, as far as its mode lets them.
+    pub others: bool,
+    /// Bytes of one read at most.
+    pub read_bytes_max: usize,
+}
+
+/// Why a helper did not mount.
+#[derive(Debug)]
+pub enum HelperError {
+    /// There is none.
+    Missing,
+    /// What it said.
+    Refused(String),
+    /// It could not be run, or talked to.
+    Os(io::Error),
+}
+
+impl FuseMount<'_> {
+    fn options(&self) -> String {
+        let mut options = format!("default_permissions,max_read={}", self.read_bytes_max);
+        if self.others {
+            options.push_str(",allow_other");
+        }
+        options
+    }
+}
+
+/// Opens the device: nonblocking, closed on exec.
+///
+/// # Errors
+/// `NotFound` if there is none, `PermissionDenied` if this process may not use it, else what the kernel says.
+pub fn open_fuse() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Mounts `device` over the regular file `at`, which has to be empty when it is looked at last.
+///
+/// # Errors
+/// `PermissionDenied` if this process may not mount, `AlreadyExists` if it is no empty file any more, else what the
+/// kernel says.
+pub fn mount_fuse(device: &OwnedFd, at: &Path, mount: &FuseMount<'_>) -> io::Result<()> {
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if mount.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let (fd, more) = (device.as_raw_fd(), mount.options());
+    let (uid, gid) = (uid.as_raw(), gid.as_raw());
+    let options = format!("fd={fd},rootmode=100000,user_id={uid},group_id={gid},{more}");
+    let options = CString::new(options).map_err(io::Error::other)?;
+    // mount(2) follows a symbolic link that somebody has put there meanwhile: not where the file is held.
+    let file = rustix::fs::open(at, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let there = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile || there.st_size != 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let held = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::mount::mount(mount.source, held, KIND, flags, Some(options.as_c_str()))?)
+}
+
+/// Has the helper mount over the regular file `at`, for a process that may not; returns the device, nonblocking.
+///
+/// # Errors
+/// See [`HelperError`].
+pub fn mount_fuse_with_helper(at: &Path, mount: &FuseMount<'_>) -> Result<OwnedFd, HelperError> {
+    let os = |e: Errno| HelperError::Os(e.into());
+    let mut options = format!("fsname={},subtype=undercroft,nosuid,nodev,noexec,{}", mount.source, mount.options());
+    if mount.read_only {
+        options.push_str(",ro");
+    }
+    for helper in HELPERS {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(os)?;
+        // The helper is told the number of the descriptor that it answers on: it is its standard input.
+        let mut command = Command::new(helper);
+        command.args(["-o", &options, "--"]).arg(at).env("_FUSE_COMMFD", "0");
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(HelperError::Os(e)),
+        };
+        // Ours goes with it: the end of the conversation is when the helper has ended.
+        drop(command);
+        let device = received(&ours);
+        let mut words = Vec::new();
+        if let Some(said) = child.stderr.take() {
+            let _ = said.take(WORDS_MAX).read_to_end(&mut words);
+        }
+        let ended = child.wait().map_err(HelperError::Os)?;
+        return match device {
+            Some(device) if ended.success() => {
+                let flags = rustix::fs::fcntl_getfl(&device).map_err(os)?;
+                rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK).map_err(os)?;
+                Ok(device)
+            }
+            _ => Err(HelperError::Refused(String::from_utf8_lossy(&words).trim().replace('\n', "; "))),
+        };
+    }
+    Err(HelperError::Missing)
+}
+
+/// The descriptor that comes over a socket, if one does before its other end is closed.
+fn received(socket: &OwnedFd) -> Option<OwnedFd> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut room = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut room, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(_) => break,
+        }
+    }
+    room.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut passed) => passed.next(),
+        _ => None,
+    })
+}
+
+/// Unmounts what is mounted at `at`, whether it is used or not: those who use it keep it until they close it.
+///
+/// # Errors
+/// `PermissionDenied` if this process may not unmount and the helper does not, else what the kernel says.
+pub fn unmount_fuse(at: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => {}
+        result => return Ok(result?),
+    }
+    let run = |helper| {
+        let mut command = Command::new(helper);
+        command.args(["-u", "-z", "-q", "--"]).arg(at);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    match HELPERS.into_iter().map(run).find(Result::is_ok) {
+        Some(Ok(status)) if status.success() => Ok(()),
+        _ => Err(Errno::PERM.into()),
+    }
+}
+
+/// The kernel's number of the mount that is at `at`, without asking whoever serves it; `None` where it does not tell
+/// (before Linux 5.8).
+pub fn mount_number(at: &Path) -> Option<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let look = rustix::fs::statx(CWD, at, flags, StatxFlags::MNT_ID).ok()?;
+    (look.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(look.stx_mnt_id)
+}
+
+/// Whether something is mounted at `at`. The kernel's end of a mount whose server is gone says `NotConnected`.
+///
+/// # Errors
+/// What the kernel says of the path.
+pub fn is_mounted(at: &Path) -> io::Result<bool> {
+    let at = CString::new(at.as_os_str().as_bytes()).map_err(io::Error::other)?;
+    // The kernel answers for a dead server what it still knows, unless it is to ask.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    let look = rustix::fs::statx(CWD, at.as_c_str(), flags, StatxFlags::BASIC_STATS)?;
+    Ok(look.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_mounted_at_a_fresh_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(!is_mounted(file.path()).unwrap());
+        assert!(is_mounted(Path::new("/proc")).unwrap());
+        assert_eq!(is_mounted(Path::new("/nowhere/at/all")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(unmount_fuse(file.path()).is_err(), "nothing is mounted there");
+    }
+}
