@@ -134,7 +134,7 @@ def test_there_and_back_under_load(sides, boot, scratch):
     told = first.migrate(second, over)
     rounds = told["ram"]["dirty-sync-count"]
     print(f"there: {told['downtime']} ms down, {told['total-time']} ms in all, {rounds} rounds")
-    until(lambda: here.disk("disk")["state"] == "dormant", "the image is closed where the guest was")
+    assert here.disk("disk")["state"] == "dormant", "the image is closed where the guest was before the guest goes on"
     assert here.disk("disk")["cache"]["cached_bytes"] == 0
     load.guest = second
     load.progress(WINDOW // 4)

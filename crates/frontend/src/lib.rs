@@ -278,8 +278,9 @@ pub trait PortHost: Send + Sync {
     fn guest_starts(&self) {}
 
     /// The guest has stopped while its memory is logged, and all of its requests are answered: it goes on elsewhere, as
-    /// a rule. Called as the other one, after its last queue has come to rest and before the front end hears of it.
-    fn guest_moves(&self) {}
+    /// a rule. Called as the other one, after its last queue has come to rest; the front end hears of that when `until`
+    /// is dropped, which is to be soon, since a hypervisor waits for it.
+    fn guest_moves(&self, _until: Box<dyn Send>) {}
 
     /// Shuts the port, waits until its requests under way are finished, drops it, returns.
     fn detach(&self, port: u32);

@@ -3,14 +3,15 @@
 //!
 //! Owns when the image of a served disk is opened and closed. Never touches a request. Invariants: from the moment in
 //! which an image is closed to the one in which it is open again, nothing of the disk is cached or known; one thread at
-//! a time opens or closes the image of a disk; requests that come meanwhile wait, and fail if the image cannot be had.
+//! a time opens or closes the image of a disk; requests that come meanwhile wait, and fail if the image cannot be had; a
+//! guest goes on elsewhere only when its image is closed here, or cannot be within a time.
 //!
 //! Why and when: docs/decisions/0200.
 
 use super::disk::{self, ServedDisk};
 use super::warming::{Budget, begin_warming};
 use super::{Service, lock};
-use crate::worker::NotExchanged;
+use crate::worker::{GuestNews, NotExchanged};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use undercroft_api::DiskState;
@@ -20,7 +21,7 @@ use undercroft_config::{DiskPlan, ImageSpec};
 
 /// How long a guest that starts waits for the image: whoever had it may have to close it first.
 const OPEN_WAIT: Duration = Duration::from_secs(15);
-/// How long it may take until the image of a guest that has gone is closed, before the log says so.
+/// How long a guest that goes on elsewhere waits until its image is closed; then it goes, and the log says so.
 const CLOSE_WAIT: Duration = Duration::from_secs(15);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -39,17 +40,19 @@ enum Stage {
     Refused(String),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     stage: Stage,
     /// Whether the guest runs here, as far as is known: what `stage` is to follow.
     runs: bool,
     /// What is to be fetched when the image is open.
     warm: Option<(HotSet, Budget)>,
+    /// Dropped when the guest may go on elsewhere.
+    leaving: Option<Box<dyn Send>>,
 }
 
 /// Where the guest of a disk is.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Residence(Mutex<State>);
 
 impl Residence {
@@ -86,19 +89,30 @@ impl Residence {
         None
     }
 
-    /// Notes whether the guest runs here. Whether somebody has to follow.
-    fn note(&self, runs: bool) -> bool {
+    /// Notes what is heard of the guest. Whether it runs here, if somebody has to follow.
+    fn note(&self, news: GuestNews) -> Option<bool> {
         let mut state = lock(&self.0);
-        state.runs = runs;
+        state.leaving = match news {
+            GuestNews::Starts => None,
+            GuestNews::Moves(until) => Some(until),
+        };
+        state.runs = state.leaving.is_none();
         let follows = match state.stage {
-            Stage::Open => !runs,
-            Stage::Away | Stage::Refused(_) => runs,
-            Stage::Moving => false,
+            Stage::Open => !state.runs,
+            Stage::Away | Stage::Refused(_) => state.runs,
+            Stage::Moving => return None,
         };
         if follows {
             state.stage = Stage::Moving;
+            return Some(state.runs);
         }
-        follows
+        state.leaving = None;
+        None
+    }
+
+    /// The guest may go on elsewhere.
+    fn let_go(&self) {
+        lock(&self.0).leaving = None;
     }
 
     /// A step has ended at `stage`. Whether there is another one to be done, since the guest came or went meanwhile.
@@ -110,6 +124,9 @@ impl Residence {
             Stage::Moving | Stage::Refused(_) => false,
         };
         state.stage = if again { Stage::Moving } else { stage };
+        if !again {
+            state.leaving = None;
+        }
         again
     }
 
@@ -140,11 +157,9 @@ pub(super) fn watch(service: &Weak<Service>, disk: &Arc<ServedDisk>) {
         // Nothing is fetched unasked while it is not open.
         let _ = disk.host().worker.wait_for(move |w| w.core().want_nothing(id));
     }
-    disk.host().on_guest(move |runs| {
+    disk.host().on_guest(move |news| {
         let Some(disk) = its.upgrade() else { return };
-        if !disk.residence().note(runs) {
-            return;
-        }
+        let Some(runs) = disk.residence().note(news) else { return };
         let service = service.clone();
         let follow = {
             let disk = Arc::clone(&disk);
@@ -167,9 +182,11 @@ pub(super) fn watch(service: &Weak<Service>, disk: &Arc<ServedDisk>) {
 /// Opens and closes the image until it is as the guest needs it, or the disk is gone.
 fn follow(service: &Weak<Service>, disk: &Arc<ServedDisk>, mut runs: bool) {
     loop {
-        let Some(plan) = service.upgrade().and_then(|s| s.plan().find(&disk.info().name).cloned()) else { return };
+        let Some(plan) = service.upgrade().and_then(|s| s.plan().find(&disk.info().name).cloned()) else {
+            return disk.residence().let_go();
+        };
         let stage = if runs { open(service, disk, &plan) } else { close(disk, &plan) };
-        let Some(stage) = stage else { return };
+        let Some(stage) = stage else { return disk.residence().let_go() };
         let is_open = stage == Stage::Open;
         if !disk.residence().reached(stage) {
             if is_open {
@@ -304,6 +321,7 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
             }
         };
         if Instant::now() >= say_at {
+            disk.residence().let_go();
             say_at += CLOSE_WAIT * 4;
             tracing::error!(
                 disk = name,

@@ -278,6 +278,14 @@ impl WorkerHandle {
     }
 }
 
+/// What is heard of a disk's guest.
+pub(crate) enum GuestNews {
+    /// It starts to run here.
+    Starts,
+    /// It goes on elsewhere, and does not before this is dropped.
+    Moves(Box<dyn Send>),
+}
+
 /// One disk on its worker, for front ends.
 pub struct DiskHost {
     /// The worker that owns the disk.
@@ -285,8 +293,8 @@ pub struct DiskHost {
     disk: DiskId,
     /// Which of the disks that had this id it is; `None` if there was none.
     life: Option<u64>,
-    /// Who is told that its guest starts to run here (true), or goes on elsewhere; returns at once.
-    on_guest: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
+    /// Who is told of its guest; returns at once.
+    on_guest: OnceLock<Box<dyn Fn(GuestNews) + Send + Sync>>,
 }
 
 impl DiskHost {
@@ -297,7 +305,7 @@ impl DiskHost {
     }
 
     /// Has `told` hear of the guest from now on. Once.
-    pub(crate) fn on_guest(&self, told: impl Fn(bool) + Send + Sync + 'static) {
+    pub(crate) fn on_guest(&self, told: impl Fn(GuestNews) + Send + Sync + 'static) {
         let _ = self.on_guest.set(Box::new(told));
     }
 }
@@ -321,11 +329,15 @@ impl PortHost for DiskHost {
     }
 
     fn guest_starts(&self) {
-        self.on_guest.get().iter().for_each(|told| told(true));
+        if let Some(told) = self.on_guest.get() {
+            told(GuestNews::Starts);
+        }
     }
 
-    fn guest_moves(&self) {
-        self.on_guest.get().iter().for_each(|told| told(false));
+    fn guest_moves(&self, until: Box<dyn Send>) {
+        if let Some(told) = self.on_guest.get() {
+            told(GuestNews::Moves(until));
+        }
     }
 
     fn detach(&self, port: u32) {

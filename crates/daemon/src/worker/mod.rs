@@ -21,7 +21,7 @@ mod serve;
 mod tap;
 mod turn;
 
-pub(crate) use handle::Asker;
+pub(crate) use handle::{Asker, GuestNews};
 pub use handle::{CALL_WAIT, DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
 pub(crate) use latencies::{ReadsBetween, Told};

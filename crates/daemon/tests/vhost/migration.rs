@@ -7,6 +7,11 @@ use crate::rig::{Daemon, IN, OUT, Vm};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use undercroft_daemon::worker::DiskHost;
+use undercroft_frontend::{MakePort, OnPort, PortHost};
 use undercroft_porttest::vhost::rig::{DATA, Guest};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VringConfigData};
 
@@ -161,4 +166,64 @@ fn memory_that_grows_past_its_log_is_refused() {
     let log = memfd(0x1001 / 8 + 1);
     vm.front.set_log_base(0, region(log.as_raw_fd(), 0x1001 / 8 + 1, 0)).unwrap();
     vm.front.set_mem_table(&regions).unwrap();
+}
+
+/// The worker's own host of ports, which hands over what a guest that goes on elsewhere waits for.
+struct Leaving(Arc<DiskHost>, Mutex<Sender<Box<dyn Send>>>);
+
+impl PortHost for Leaving {
+    fn attach(&self, make: MakePort) -> u32 {
+        self.0.attach(make)
+    }
+
+    fn with(&self, port: u32, f: OnPort) -> bool {
+        self.0.with(port, f)
+    }
+
+    fn guest_moves(&self, until: Box<dyn Send>) {
+        self.1.lock().unwrap().send(until).unwrap();
+    }
+
+    fn detach(&self, port: u32) {
+        self.0.detach(port);
+    }
+}
+
+/// A front end that stops the queues of a guest that migrates, on a thread of its own; what it is waiting for, and its
+/// answer.
+fn leaving(daemon: &mut Daemon) -> (Receiver<Box<dyn Send>>, Receiver<bool>) {
+    let (moves, told) = channel();
+    daemon.listen_for(Arc::new(Leaving(daemon.host.clone(), Mutex::new(moves))));
+    let (vm, features) = running(daemon);
+    let log = memfd(4096);
+    vm.front.set_log_base(0, region(log.as_raw_fd(), 4096, 0)).unwrap();
+    vm.front.set_features(features).unwrap();
+    let (answer, answered) = channel();
+    std::thread::spawn(move || answer.send(vm.front.get_vring_base(0).is_ok()));
+    (told, answered)
+}
+
+/// Whoever has the image next may rely on it: without locks, as some storage is, nothing else orders both sides.
+#[test]
+fn a_guest_that_migrates_has_stopped_when_its_image_is_closed_and_not_before() {
+    let mut daemon = Daemon::new();
+    let (told, answered) = leaving(&mut daemon);
+    let until = told.recv_timeout(crate::rig::PATIENCE).expect("its host is told that it goes");
+    assert!(answered.recv_timeout(Duration::from_millis(300)).is_err(), "answered while its image is open");
+    // Others are served meanwhile, on the same event loop and worker.
+    let neighbour = daemon.beside();
+    let mut other = Vm::new(&neighbour);
+    other.start(0, 0);
+    assert_eq!(other.request(0, IN, 8, (DATA + 0x1_0000, 4096)), 0);
+    drop(until);
+    assert_eq!(answered.recv_timeout(crate::rig::PATIENCE), Ok(true));
+}
+
+#[test]
+fn a_device_that_goes_keeps_no_guest_that_leaves() {
+    let mut daemon = Daemon::new();
+    let (told, answered) = leaving(&mut daemon);
+    let _until = told.recv_timeout(crate::rig::PATIENCE).expect("its host is told that it goes");
+    drop(daemon.server.take());
+    assert_eq!(answered.recv_timeout(crate::rig::PATIENCE), Ok(false), "it is told that its device is gone");
 }

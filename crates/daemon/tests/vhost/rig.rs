@@ -14,9 +14,9 @@ use undercroft_cache::Geometry;
 use undercroft_cache::{CoreOptions, DiskOptions, Io, IoDone};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_daemon::worker::{DiskHost, WorkerHandle, WorkerOptions};
-use undercroft_frontend::DiskInfo;
 use undercroft_frontend::vhost::parts::MemoryRegion;
 use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
+use undercroft_frontend::{DiskInfo, PortHost};
 use undercroft_porttest::vhost::rig::{DATA, Guest, INDIRECT, WRITE};
 use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -139,8 +139,14 @@ impl Daemon {
     }
 
     pub fn listen(&mut self) {
+        self.listen_for(self.host.clone());
+    }
+
+    /// The same, with another host of ports than the worker's own.
+    pub fn listen_for(&mut self, host: Arc<dyn PortHost>) {
+        drop(self.server.take());
         let options = VhostOptions { queues: 4, queue_size: 256, trust: self.trust, ..VhostOptions::default() };
-        let (path, info, host) = (self.path(), self.info.clone(), self.host.clone());
+        let (path, info) = (self.path(), self.info.clone());
         self.server = Some(VhostServer::start(&self.event_loop, &path, info, host, options).unwrap());
     }
 

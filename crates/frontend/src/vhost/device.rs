@@ -41,6 +41,8 @@ enum Step {
     Reply(Exchange),
     /// Queues come to rest.
     Rest(Exchange, Message, Vec<Receiver<u16>>),
+    /// A reply waits until the guest that goes on elsewhere may.
+    Leave(Exchange, Message, Receiver<u16>),
     /// A task is under way.
     Busy,
     /// The session is being ended.
@@ -195,9 +197,9 @@ impl Device {
         self.newcomers && self.front.is_none()
     }
 
-    /// Whether queues of it are coming to rest.
+    /// Whether queues of it are coming to rest, or its guest is about to leave.
     pub(super) fn is_resting(&self) -> bool {
-        self.front.as_ref().is_some_and(|front| matches!(front.step, Step::Rest(..)))
+        self.front.as_ref().is_some_and(|front| matches!(front.step, Step::Rest(..) | Step::Leave(..)))
     }
 
     /// Goes on with the front end as far as that is possible without waiting. What has to be done next, if anything.
@@ -255,6 +257,14 @@ impl Device {
                     front.step = Step::Rest(exchange, message, waits);
                     return None;
                 }
+                Step::Leave(exchange, reply, until) => {
+                    if until.try_recv() == Err(TryRecvError::Empty) && !front.connection.hung_up() {
+                        front.step = Step::Leave(exchange, reply, until);
+                        return None;
+                    }
+                    front.connection.reply(reply);
+                    front.step = Step::Reply(exchange);
+                }
             }
         }
     }
@@ -284,12 +294,17 @@ impl Device {
             }
             Outcome::Welcomed(exchange) if goes => self.end(Some(exchange), None, None),
             Outcome::Stopping(exchange, message, _) if goes => self.end(Some(exchange), Some(message), None),
+            Outcome::Leaving(exchange, _, _) if goes => self.end(Some(exchange), None, None),
             Outcome::Welcomed(exchange) => {
                 front.step = Step::Receive(exchange);
                 None
             }
             Outcome::Stopping(exchange, message, waits) => {
                 front.step = Step::Rest(exchange, message, waits);
+                None
+            }
+            Outcome::Leaving(exchange, reply, until) => {
+                front.step = Step::Leave(exchange, reply, until);
                 None
             }
         }
@@ -303,7 +318,9 @@ impl Device {
         }
         let front = self.front.as_mut()?;
         match std::mem::replace(&mut front.step, Step::Busy) {
-            Step::Receive(exchange) | Step::Reply(exchange) => self.end(Some(exchange), None, None),
+            Step::Receive(exchange) | Step::Reply(exchange) | Step::Leave(exchange, ..) => {
+                self.end(Some(exchange), None, None)
+            }
             Step::Rest(exchange, message, _) => self.end(Some(exchange), Some(message), None),
             step @ (Step::Busy | Step::Ending) => {
                 front.step = step;

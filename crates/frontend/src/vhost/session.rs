@@ -47,6 +47,8 @@ pub struct Session {
     logging: bool,
     /// Whether messages are answered that ask for it.
     acknowledges: bool,
+    /// With the last message the guest has stopped while it migrates.
+    leaves: bool,
 }
 
 impl Session {
@@ -73,6 +75,7 @@ impl Session {
             log: None,
             logging: false,
             acknowledges: false,
+            leaves: false,
         }
     }
 
@@ -87,6 +90,11 @@ impl Session {
         f: impl FnOnce(&mut VhostPort) -> std::result::Result<(), QueueRefusal> + Send + 'static,
     ) -> Result<()> {
         self.on_port(f)?.map_err(refused)
+    }
+
+    /// Whether the guest has stopped while it migrates, by the message that was handled last. True once.
+    pub(super) fn take_leaves(&mut self) -> bool {
+        std::mem::take(&mut self.leaves)
     }
 
     /// Begins to stop a queue; `done` is told when its last request is answered.
@@ -292,9 +300,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let base = self.stop(index)?;
         // Without a log nobody migrates, whatever features were accepted.
-        if self.logging && self.log.is_some() && self.on_port(|port| port.has_stopped())? {
-            self.host.guest_moves();
-        }
+        self.leaves = self.logging && self.log.is_some() && self.on_port(|port| port.has_stopped())?;
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 

@@ -44,6 +44,8 @@ pub(super) enum Outcome {
     Stopping(Exchange, Message, Vec<Receiver<u16>>),
     /// The reply, and why the session ends, if it does.
     Handled(Exchange, Message, Option<Error>),
+    /// A reply that waits until this is closed: the guest goes on elsewhere, and its image is closed first.
+    Leaving(Exchange, Message, Receiver<u16>),
     Severed,
     /// It panicked, which ends the session.
     Failed,
@@ -96,6 +98,11 @@ impl Job {
             Task::Handle(mut exchange, message) => {
                 let (reply, end) = exchange.handle(&message);
                 close(&closing, message);
+                if end.is_none() && exchange.session().take_leaves() {
+                    let (to, until) = sync_channel(1);
+                    host.guest_moves(Box::new(RestNotice::waking(to, rest)));
+                    return Outcome::Leaving(exchange, reply, until);
+                }
                 Outcome::Handled(exchange, reply, end)
             }
             Task::Sever(exchange, messages) => {
