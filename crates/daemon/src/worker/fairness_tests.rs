@@ -12,6 +12,7 @@ use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, Io, IoDone, IoEr
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_frontend::AnyPort;
 use undercroft_frontend::turns::QUANTUM_BYTES;
+use undercroft_host::now_ns;
 use undercroft_porttest::client::{Load, TestPort};
 
 const MIB: u64 = 1 << 20;
@@ -310,6 +311,47 @@ fn long_replies_are_sent_in_steps() {
     assert_bounded(flood, STEP_BYTES + SEND_BYTES);
     // A neighbour that sleeps is not looked at between two pieces: the worker hears of it after each turn's sending.
     assert!(beside(flood).heard.load(Ordering::Relaxed) > 500, "nobody asked who had woken after replies were sent");
+}
+
+/// Were the time that sending takes counted as idle, a worker would look for the next request for so much less, or not
+/// at all: of 128 KiB it takes half of that time.
+#[test]
+fn to_send_much_is_not_to_be_idle() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
+    let options =
+        WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
+    let worker = WorkerHandle::start(options).unwrap();
+    worker
+        .call(move |w| {
+            let disk = add_disk(w, &path, 1);
+            let make = move |id| {
+                let counts = Arc::default();
+                let load = Client { op: Op::Read, len: MIB / 8, counts, neighbour: false, sends: true, unsent: 0 };
+                AnyPort::plain(TestPort::new(id, disk, 1, load))
+            };
+            let port = w.add_port(disk, Box::new(make)) as usize;
+            while w.dirty.sending.is_empty() {
+                w.reap();
+                w.serve();
+                w.finish_turn();
+            }
+            let before = now_ns();
+            w.send_large();
+            let worked = w.ports[port].as_ref().map(|s| s.worked_ns);
+            assert!(w.now_ns >= before && worked >= Some(before), "the turn began at {}", w.now_ns);
+            w.ports.iter_mut().flatten().for_each(|s| s.port.shut());
+            while w.ports.iter().flatten().any(|s| s.port.inflight() > 0) {
+                w.reap();
+                w.send_large();
+                w.serve();
+                w.finish_turn();
+            }
+        })
+        .unwrap();
+    worker.call(Worker::remove_all_for_test).unwrap();
+    worker.stop();
 }
 
 /// What images answer in a turn is bounded by itself: 256 KiB and one operation, and as much as one event copies for

@@ -34,7 +34,7 @@ pub(super) struct PortSlot {
     pub(super) starved: bool,
     /// The guest memory that it sees, if it sees any.
     pub(super) memory: Option<SeenMemory>,
-    /// When it last had a request, in nanoseconds.
+    /// When it last had a request, or was sent much, in nanoseconds.
     pub(super) worked_ns: u64,
     /// Who waits for the port to be gone.
     pub(super) leaving: Vec<Sender<()>>,

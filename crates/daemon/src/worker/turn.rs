@@ -227,7 +227,8 @@ impl Worker {
     /// Sends replies with much data, port by port, until the turn has sent [`QUANTUM_BYTES`], or more for a disk that
     /// is alone. Their disks are charged, so that a turn which sends for a disk copies the less for it.
     ///
-    /// Whether it sent while another disk may want something.
+    /// Whether it sent while another disk may want something. The time that this takes is not idle: how long to look for
+    /// the next request is counted from its end.
     pub(super) fn send_large(&mut self) -> bool {
         let (mut had, mut beside) = (0, false);
         while let Some(id) = self.dirty.sending.pop_front() {
@@ -236,6 +237,8 @@ impl Worker {
             };
             let before = s.port.bytes_to_send();
             s.port.flush(if self.flows.is_lone(s.disk.0) { LONE_SEND_BYTES } else { SEND_BYTES });
+            self.now_ns = now_ns();
+            s.worked_ns = self.now_ns;
             let sent = before.saturating_sub(s.port.bytes_to_send());
             let (disk, cost) = (s.disk.0, REQUEST_BYTES + sent as i64);
             self.flows.charge(disk, cost);
