@@ -335,6 +335,25 @@ def test_a_load_is_cut_off_and_no_mount_stays(serve, scratch):
     load.wait(20)
 
 
+def test_a_load_ends_when_the_daemon_is_killed(serve, scratch):
+    """kill -9 in the middle of many requests: whoever waits is told, and the file is served again."""
+    need("fio")
+    daemon, path, image = one(serve, scratch, seed=1)
+    for _ in range(3):
+        load = subprocess.Popen(
+            ["fio", "--name=load", "--ioengine=libaio", f"--filename={path}", "--direct=1", "--rw=randread"]
+            + ["--bsrange=4k-1m", f"--size={SIZE}", "--iodepth=64", "--numjobs=2", "--time_based", "--runtime=60"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: daemon.disk("a")["counters"]["reads"] > 1000, "the load runs")
+        daemon.kill()
+        load.wait(20)
+        daemon.start()
+        assert len(mounts(path)) == 1
+        assert path.read_bytes() == image.read_bytes()
+
+
 def test_open_files_keep_nobody_from_ending(serve, scratch):
     """Who has it open is told at the next request."""
     daemon, path, _ = one(serve, scratch)
