@@ -323,7 +323,7 @@ fn to_send_much_is_not_to_be_idle() {
     let options =
         WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
     let worker = WorkerHandle::start(options).unwrap();
-    worker
+    let (before, now, worked) = worker
         .call(move |w| {
             let disk = add_disk(w, &path, 1);
             let make = move |id| {
@@ -339,8 +339,7 @@ fn to_send_much_is_not_to_be_idle() {
             }
             let before = now_ns();
             w.send_large();
-            let worked = w.ports[port].as_ref().map(|s| s.worked_ns);
-            assert!(w.now_ns >= before && worked >= Some(before), "the turn began at {}", w.now_ns);
+            let seen = (before, w.now_ns, w.ports[port].as_ref().map(|s| s.worked_ns));
             w.ports.iter_mut().flatten().for_each(|s| s.port.shut());
             while w.ports.iter().flatten().any(|s| s.port.inflight() > 0) {
                 w.reap();
@@ -348,10 +347,12 @@ fn to_send_much_is_not_to_be_idle() {
                 w.serve();
                 w.finish_turn();
             }
+            seen
         })
         .unwrap();
     worker.call(Worker::remove_all_for_test).unwrap();
     worker.stop();
+    assert!(now >= before && worked >= Some(before), "idle since {now} and {worked:?}, and it was sent at {before}");
 }
 
 /// What images answer in a turn is bounded by itself: 256 KiB and one operation, and as much as one event copies for
