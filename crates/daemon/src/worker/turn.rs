@@ -227,8 +227,7 @@ impl Worker {
     /// Sends replies with much data, port by port, until the turn has sent [`QUANTUM_BYTES`], or more for a disk that
     /// is alone. Their disks are charged, so that a turn which sends for a disk copies the less for it.
     ///
-    /// Whether it sent while another disk may want something. The time that this takes is not idle: for how long to look
-    /// for the next request is counted from its end.
+    /// Whether it sent while another disk may want something. What this takes is no idle time: that begins at its end.
     pub(super) fn send_large(&mut self) -> bool {
         let (mut had, mut beside) = (0, false);
         while let Some(id) = self.dirty.sending.pop_front() {
