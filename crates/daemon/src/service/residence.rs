@@ -3,8 +3,8 @@
 //!
 //! Owns when the image of a served disk is opened and closed. Never touches a request. Invariants: from the moment in
 //! which an image is closed to the one in which it is open again, nothing of the disk is cached or known; one thread at
-//! a time opens or closes the image of a disk; requests that come meanwhile wait, and fail if the image cannot be had; a
-//! guest goes on elsewhere only when its image is closed here, or cannot be within a time.
+//! a time opens or closes the image of a disk; requests that come meanwhile wait, and fail if the image cannot be had;
+//! a guest goes on elsewhere only when its image is closed here, or cannot be within a time.
 //!
 //! Why and when: docs/decisions/0200.
 
