@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use undercroft_config::keys::{self, Key, Kind, Live};
+use undercroft_config::keys::{self, Key, Kind};
 use undercroft_config::{ControlError, ControlErrorKind, DiskSpec, NodeChange, Written};
 use undercroft_units::Size;
 use utoipa::ToSchema;
@@ -30,8 +30,8 @@ impl utoipa::PartialSchema for NodeChangeBody {
         ));
         for key in keys::all_settable() {
             let kind = if key.kind == Kind::Number { Type::Integer } else { Type::String };
-            let none = match key.live {
-                Live::Set(word) if !word.is_empty() => format!(" `{word}` takes it away."),
+            let none = match key.live.by_hand() {
+                Some(word) if !word.is_empty() => format!(" `{word}` takes it away."),
                 _ => String::new(),
             };
             let text = format!("{} Allowed: {}.{none}", key.doc, key.range);
@@ -210,7 +210,7 @@ pub fn parse_ksm(bytes: &[u8]) -> Result<KsmChangeBody, ControlError> {
 /// `Invalid`, with the field and the remedy.
 pub fn parse_disk(bytes: &[u8]) -> Result<DiskSpec, ControlError> {
     let mut known: Vec<&str> = keys::DISK.keys.iter().map(|k| k.name).collect();
-    known.push("vm");
+    known.extend(["vm", "keep"]);
     parse(bytes, &known)
 }
 

@@ -18,6 +18,9 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// The configuration file; absent for `serve --image`.
     pub config_file: Option<String>,
+    /// Its directory for sockets and files that are given no other place.
+    #[serde(default)]
+    pub runtime_dir: String,
     /// Worker threads.
     pub workers: u32,
     /// Seconds of processor time that copying and hashing contents has taken.

@@ -8,7 +8,7 @@ use super::checks::Checker;
 use super::daemon::{DaemonPlan, VmControl};
 use super::error::{ControlError, ControlErrorKind};
 use super::fields::{Differences, Field, KeyChange, group, set_by_hand};
-use super::keys::{self, Live, SHARE_BYTES_MIN, Section, WEIGHT_DEFAULT};
+use super::keys::{self, SHARE_BYTES_MIN, Section, WEIGHT_DEFAULT};
 use super::ksm::KsmPlan;
 use super::live::{NodeChange, NodeSet};
 use super::machine::Machine;
@@ -68,6 +68,13 @@ impl ServePlan {
             };
             result.disks.push(merged(old, disk, &mut all));
         }
+        for kept in self.disks.iter().filter(|d| d.kept && !has(new, &d.name)) {
+            if let Some(vm) = new.vms().find(|vm| *vm == kept.name) {
+                let what = format!("everything: disk \"{vm}\" is kept, and a VM of the file has its name");
+                return PlanChange { needs_restart: vec![what], ..PlanChange::default() };
+            }
+            result.disks.push(kept.clone());
+        }
         result.inherit_policies();
         // The new file's shares were worked out for its own memory; what runs keeps the old.
         if let Err(misfit) = shares::divide_from(&mut result, &self.disks, Strict::OnHost) {
@@ -114,7 +121,7 @@ impl ServePlan {
 
     /// Keys that have another value in `new`, a plan that this one became by a change by hand.
     pub fn keys_changed(&self, new: &ServePlan) -> Vec<KeyChange> {
-        let mut all = Differences::default();
+        let mut all = Differences::by_hand();
         self.sections(new, &mut self.clone(), &mut all);
         self.nodes_differ(new, &mut all);
         for disk in &new.disks {
@@ -233,7 +240,11 @@ impl ServePlan {
             return Err(invalid(error, &format!("give at least {}", Size(SHARE_BYTES_MIN))));
         }
         let (place, poll) = (format!("disk \"{name}\""), self.daemon.poll);
-        let checked = checked(|c| c.disk_settings(&spec, &place, poll))?;
+        let mut checked = checked(|c| c.disk_settings(&spec, &place, poll))?;
+        if change.touches(&["fuse"]) {
+            checked.file = self.file_by_hand(disk, &spec)?;
+            disk.file_by_hand = true;
+        }
         copy(&keys::DISK, nodes::DISK, change, disk, &checked);
         let moves = change.replace || change.touches(&SHARES_MOVE);
         if moves && !sized && !keeps_size {
@@ -465,6 +476,12 @@ fn merged(old: &DiskPlan, new: &DiskPlan, all: &mut Differences) -> DiskPlan {
             ));
         }
     }
+    // What was made a file by hand may be in use, and the file says nothing of it.
+    merged.file_by_hand = old.file_by_hand && new.file.is_none();
+    if merged.file_by_hand {
+        new.file.clone_from(&old.file);
+    }
+    merged.kept = new.kept;
     all.take_over(&keys::DISK, nodes::DISK, &format!("disk \"{}\": ", new.name), &mut merged, &new);
     merged
 }
@@ -478,7 +495,7 @@ fn place_of_group(name: &str) -> String {
 /// Takes over what a change names; with `replace`, all that a node has set by hand.
 fn copy<P>(section: &Section, fields: &[Field<P>], change: &NodeChange, to: &mut P, from: &P) {
     let of_nodes = |key: &str| key == "hint" || keys::VM.key(key).is_some();
-    let settable = |key: &str| section.key(key).is_some_and(|k| matches!(k.live, Live::Set(_)));
+    let settable = |key: &str| section.key(key).is_some_and(|k| k.live.by_hand().is_some());
     for field in fields.iter().filter(|f| settable(f.key)) {
         if change.touches(&[field.key]) || change.replace && of_nodes(field.key) {
             (field.copy)(to, from);

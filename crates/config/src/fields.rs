@@ -86,9 +86,16 @@ pub(crate) struct Differences {
     pub(crate) done: Vec<KeyChange>,
     /// What cannot change live, in words.
     pub(crate) needs_restart: Vec<String>,
+    /// Somebody made these changes by hand.
+    by_hand: bool,
 }
 
 impl Differences {
+    /// For a plan that another one became by a change by hand.
+    pub(crate) fn by_hand() -> Self {
+        Self { by_hand: true, ..Self::default() }
+    }
+
     /// Takes over from `wanted` what can change live, and tells both that and the rest.
     pub(crate) fn take_over<P>(
         &mut self,
@@ -105,7 +112,10 @@ impl Differences {
             }
             let change = KeyChange { place: place.to_string(), key: field.key, from, to };
             match section.key(field.key).map(|k| k.live) {
-                Some(Live::Set(_) | Live::Reload) => {
+                Some(Live::Hand(_)) if !self.by_hand => {
+                    self.needs_restart.push(format!("{change} (or `undercroft set`)"));
+                }
+                Some(Live::Set(_) | Live::Hand(_) | Live::Reload) => {
                     (field.copy)(running, wanted);
                     self.done.push(change);
                 }
@@ -126,7 +136,7 @@ impl Differences {
 
 /// Keys of a plan, as they are shown, that are set by hand.
 pub(crate) fn set_by_hand<P>(section: &Section, fields: &[Field<P>], plan: &P) -> Vec<(&'static str, String)> {
-    let settable = |key: &str| section.key(key).is_some_and(|k| matches!(k.live, Live::Set(_)));
+    let settable = |key: &str| section.key(key).is_some_and(|k| k.live.by_hand().is_some());
     fields.iter().filter(|f| settable(f.key)).map(|f| (f.key, (f.show)(plan))).collect()
 }
 

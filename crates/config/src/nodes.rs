@@ -87,6 +87,10 @@ pub struct DiskPlan {
     pub nbd: bool,
     /// The file of this host that it becomes.
     pub file: Option<PathBuf>,
+    /// Whether `file` was said by hand while it was served.
+    pub file_by_hand: bool,
+    /// Whether it stays when a file is read again that does not name it.
+    pub kept: bool,
     /// The replacement policy: its own, or that of the nearest above it that has one.
     pub policy: PolicyKind,
     /// The policy that is set for itself.
@@ -178,6 +182,8 @@ impl DiskPlan {
             socket: None,
             nbd: false,
             file: None,
+            file_by_hand: false,
+            kept: false,
             policy: keys::POLICY_DEFAULT,
             own_policy: None,
             share_bytes: 0,
@@ -311,6 +317,7 @@ impl Checker<'_> {
             socket,
             nbd,
             file,
+            kept: spec.keep,
             container: self.container(at("container"), place, spec),
             write_allocate: spec.write_allocate.unwrap_or(true),
             queues: queues.map_or(keys::QUEUES_DEFAULT, |q| q as u16),

@@ -51,7 +51,7 @@ fn live_section(out: &mut String) {
 
 /// Ways in which keys change: title, text, and which keys they are.
 type Way = (&'static str, &'static str, fn(Live) -> bool);
-const LIVE: [Way; 4] = [
+const LIVE: [Way; 5] = [
     (
         "By hand",
         "`undercroft set` and the API change these at once (`PATCH /v1/nodes/NAME`, `PATCH /v1/disks/NAME`); so does a \
@@ -59,6 +59,13 @@ const LIVE: [Way; 4] = [
          `undercroft set --memory` makes the store smaller than `store.memory` and larger again, and `undercroft ksm \
          on` and `off` switch `ksm.manage`.",
         |live| matches!(live, Live::Set(_)),
+    ),
+    (
+        "By hand alone",
+        "`undercroft set` and the API change these at once. A reload names them where they differ, but does not change \
+         them on a disk that is served, since somebody may use what goes; what was set by hand stays where the file \
+         says nothing.",
+        |live| matches!(live, Live::Hand(_)),
     ),
     (
         "By a reload",
@@ -117,6 +124,7 @@ fn man_section(out: &mut String, section: &Section) {
         text.push_str(match live {
             Live::Name => "",
             Live::Set(_) => " Changes by hand and by a reload.",
+            Live::Hand(_) => " Changes by hand, not by a reload.",
             Live::Reload => " Changes by a reload.",
             Live::Attach => " Changes when the disk is attached again.",
             Live::Restart => " Changes by a restart only.",

@@ -4,6 +4,7 @@
 //! changes nothing. Invariant: a plan that comes with no error keeps the invariants of `plan`.
 
 use super::checks::{Checker, clip};
+use super::error::{ControlError, ControlErrorKind};
 use super::images::{self, Identity};
 use super::keys;
 use super::machine::Machine;
@@ -14,7 +15,7 @@ use super::problem::{Problem, Problems, Severity};
 use super::shares::{self, Strict};
 use super::spec::{DiskSpec, ServeSpec};
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use undercroft_cache::limits::DISKS_MAX;
 
 /// A plan and what is wrong with it. With an error among the problems the plan is only good for looking at.
@@ -95,6 +96,53 @@ impl ServePlan {
     /// # Errors
     /// Everything that is wrong with the disk, by itself or beside the others.
     pub fn with_disk(&self, spec: &DiskSpec, machine: &Machine) -> Result<ServePlan, Problems> {
+        let mut resolver = self.booked(machine);
+        let mut plan = self.clone();
+        // What a VM says of its disks holds for those that come later, too.
+        let of_vm = spec.vm.as_ref().and_then(|vm| self.trusts.get(vm));
+        let spec = &DiskSpec { trust: spec.trust.as_ref().or(of_vm).cloned(), ..spec.clone() };
+        let disk = resolver.disk(spec, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
+        plan.disks.push(disk);
+        plan.inherit_policies();
+        if plan.disks.len() > DISKS_MAX {
+            resolver.error(None, "", format!("there are {DISKS_MAX} disks already"), "detach one first");
+        }
+        let strict = spec.vm.as_deref().map_or(Strict::OnHost, Strict::Within);
+        resolver.share(&mut plan, &self.disks, strict, None);
+        resolver.images(&plan.disks);
+        if resolver.problems.iter().any(|p| p.severity >= Severity::Disk) {
+            return Err(Problems { file: None, problems: resolver.problems });
+        }
+        Ok(plan)
+    }
+
+    /// The file that a disk of this plan is to be by hand.
+    ///
+    /// # Errors
+    /// `Invalid` if it cannot be there, or another has it; `Conflict` if nobody would reach the disk any more.
+    pub(crate) fn file_by_hand(&self, disk: &DiskPlan, spec: &DiskSpec) -> Result<Option<PathBuf>, ControlError> {
+        if spec.fuse.is_none() && disk.socket.is_none() && !disk.nbd {
+            let name = &disk.name;
+            return Err(ControlError::new(
+                ControlErrorKind::Conflict,
+                format!("disk \"{name}\" would have no vhost-user socket, no NBD export and no file"),
+                format!("`undercroft detach {name}` takes the disk away"),
+            ));
+        }
+        let machine = Machine::nowhere();
+        let mut checker = self.booked(&machine);
+        if let Some(own) = &disk.file {
+            checker.sockets.remove(own);
+        }
+        let file = checker.disk_file(spec, &format!("disk \"{}\"", disk.name), &self.daemon);
+        match checker.problems.is_empty() {
+            true => Ok(file),
+            false => Err(Problems { file: None, problems: checker.problems }.into()),
+        }
+    }
+
+    /// A check of something that is to stand beside all that there is.
+    fn booked<'m>(&self, machine: &'m Machine) -> Checker<'m> {
         let mut resolver = Checker::new(machine, None);
         resolver.sockets.insert(self.daemon.control_socket.clone(), ("the control socket".to_string(), None));
         for c in &self.daemon.vm_controls {
@@ -113,23 +161,7 @@ impl ServePlan {
                 resolver.sockets.insert(path.clone(), ("the NBD listener".to_string(), None));
             }
         }
-        let mut plan = self.clone();
-        // What a VM says of its disks holds for those that come later, too.
-        let of_vm = spec.vm.as_ref().and_then(|vm| self.trusts.get(vm));
-        let spec = &DiskSpec { trust: spec.trust.as_ref().or(of_vm).cloned(), ..spec.clone() };
-        let disk = resolver.disk(spec, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
-        plan.disks.push(disk);
-        plan.inherit_policies();
-        if plan.disks.len() > DISKS_MAX {
-            resolver.error(None, "", format!("there are {DISKS_MAX} disks already"), "detach one first");
-        }
-        let strict = spec.vm.as_deref().map_or(Strict::OnHost, Strict::Within);
-        resolver.share(&mut plan, &self.disks, strict, None);
-        resolver.images(&plan.disks);
-        if resolver.problems.iter().any(|p| p.severity >= Severity::Disk) {
-            return Err(Problems { file: None, problems: resolver.problems });
-        }
-        Ok(plan)
+        resolver
     }
 }
 

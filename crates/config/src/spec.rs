@@ -305,6 +305,9 @@ written! {
         pub vm: Option<String>,
         /// Path of the image, or the URI of an NBD server.
         pub image: String,
+        /// Over the API: it stays when the daemon reads a file again that does not name it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub keep: bool,
         keys:
         /// `raw`, `qcow2` or `nbd`; found out from the image if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -44,7 +44,7 @@ impl Written {
     /// # Errors
     /// It is not of the key's kind.
     pub fn parse(key: &Key, text: &str) -> Result<Self, WrittenError> {
-        if matches!(key.live, crate::keys::Live::Set(word) if !word.is_empty() && word == text) {
+        if key.live.by_hand().is_some_and(|word| !word.is_empty() && word == text) {
             return Ok(Self::Nothing);
         }
         let shown: String = text.chars().take(60).collect();
@@ -118,6 +118,9 @@ impl Value for PathBuf {
     fn read(values: &mut dyn Values, key: &'static str) -> Option<Self> {
         values.text(key).map(PathBuf::from)
     }
+    fn from_written(written: Written) -> Option<Self> {
+        if let Written::Text(text) = written { Some(text.into()) } else { None }
+    }
 }
 
 impl Value for Vec<String> {
@@ -189,7 +192,7 @@ macro_rules! written {
         impl $name {
             /// Sets a key to a value of its kind; whether there is such a key.
             #[allow(dead_code, reason = "for the tables whose keys are set by hand")]
-            pub(crate) fn put(&mut self, key: &str, value: $crate::written::Written) -> bool {
+            pub fn put(&mut self, key: &str, value: $crate::written::Written) -> bool {
                 match key {
                     $(stringify!($key) => self.$key = <$type as $crate::written::Value>::from_written(value),)*
                     _ => return false,

@@ -152,18 +152,32 @@ fn received(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts what is mounted at `at`, whether it is used or not: those who use it keep it until they close it.
+/// When to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Whether it is used or not: those who use it keep it until they close it.
+    Lazily,
+    /// Only if nobody uses it.
+    Unused,
+}
+
+/// Unmounts what is mounted at `at`.
 ///
 /// # Errors
-/// `PermissionDenied` if this process may not unmount and the helper does not, else what the kernel says.
-pub fn unmount_fuse(at: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+/// `ResourceBusy` if it is used and must not be; `PermissionDenied` if this process may not unmount and the helper does
+/// not; else what the kernel says.
+pub fn unmount_fuse(at: &Path, when: Unmount) -> io::Result<()> {
+    let (flags, words): (_, &[&str]) = match when {
+        Unmount::Lazily => (UnmountFlags::DETACH, &["-u", "-z", "-q", "--"]),
+        Unmount::Unused => (UnmountFlags::empty(), &["-u", "-q", "--"]),
+    };
+    match rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => {}
         result => return Ok(result?),
     }
     let run = |helper| {
         let mut command = Command::new(helper);
-        command.args(["-u", "-z", "-q", "--"]).arg(at);
+        command.args(words).arg(at);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
     };
     match HELPERS.into_iter().map(run).find(Result::is_ok) {
@@ -202,6 +216,8 @@ mod tests {
         assert!(!is_mounted(file.path()).unwrap());
         assert!(is_mounted(Path::new("/proc")).unwrap());
         assert_eq!(is_mounted(Path::new("/nowhere/at/all")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(unmount_fuse(file.path()).is_err(), "nothing is mounted there");
+        for when in [Unmount::Lazily, Unmount::Unused] {
+            assert!(unmount_fuse(file.path(), when).is_err(), "nothing is mounted there");
+        }
     }
 }

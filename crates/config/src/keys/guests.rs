@@ -2,7 +2,7 @@
 //!
 //! Owns words. Never reads a file. Invariant: as of `keys`.
 
-use super::Live::{Attach, Name, Reload, Restart, Set};
+use super::Live::{Attach, Hand, Name, Reload, Restart, Set};
 use super::{Key, Kind, Section, key, names};
 use undercroft_engine::PolicyKind;
 use undercroft_engine::control::ControllerKind;
@@ -241,7 +241,7 @@ pub const DISK: Section = Section {
             Path,
             "none",
             "a file that is empty or not there",
-            Attach,
+            Hand("none"),
             "Makes the disk a file of this host, which programs and containers use directly or through a loop device. \
              It has the owner of the daemon, and group and mode as `daemon.disk_group` says. Its size does not change."
         ),

@@ -107,6 +107,9 @@ pub enum Live {
     Name,
     /// By `undercroft set` and the API, and by a reload. The word, if any, takes away what is set.
     Set(&'static str),
+    /// By `undercroft set` and the API alone: a reload would do it while somebody uses what goes. The word takes away
+    /// what is set.
+    Hand(&'static str),
     /// By a reload.
     Reload,
     /// Of a disk: when it is detached and attached again.
@@ -115,12 +118,22 @@ pub enum Live {
     Restart,
 }
 
+impl Live {
+    /// The word that takes away what is set, empty if there is none; `None` for what is not set by hand.
+    pub fn by_hand(self) -> Option<&'static str> {
+        match self {
+            Self::Set(word) | Self::Hand(word) => Some(word),
+            _ => None,
+        }
+    }
+}
+
 macro_rules! key {
     ($name:literal, $kind:ident, $default:literal, $range:expr, $live:expr, $doc:literal) => {
         Key { name: $name, kind: Kind::$kind, default: $default, range: $range, live: $live, doc: $doc }
     };
 }
-use Live::{Name, Set};
+use Live::Name;
 use key;
 use words::names;
 
@@ -151,13 +164,13 @@ impl Section {
     /// Names of the keys that are set by hand.
     pub fn set_by_hand(&self) -> impl Iterator<Item = &'static Key> {
         let keys: &'static [Key] = self.keys;
-        keys.iter().filter(|k| matches!(k.live, Set(_)))
+        keys.iter().filter(|k| k.live.by_hand().is_some())
     }
 }
 
 /// The key of that name that is set by hand for a VM, a container or a disk.
 pub fn settable(name: &str) -> Option<&'static Key> {
-    [&DISK, &VM].into_iter().find_map(|s| s.key(name)).filter(|k| matches!(k.live, Set(_)))
+    [&DISK, &VM].into_iter().find_map(|s| s.key(name)).filter(|k| k.live.by_hand().is_some())
 }
 
 /// All keys that are set by hand for VMs, containers and disks, each once; those of a disk alone come first.

@@ -3,6 +3,7 @@
 //! Owns tables of files. Uses real files and images in a temporary directory.
 
 mod changes;
+mod kept;
 mod place;
 mod pools;
 mod pressure;

@@ -3,7 +3,7 @@
 //! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
 //! it was, or says in its error what it could not take back.
 
-use super::reload::{log_changes, log_reload};
+use super::reload::log_reload;
 use super::{Service, disk};
 use crate::http::{Caller, Daemon};
 use std::sync::Arc;
@@ -36,10 +36,8 @@ impl Daemon for Service {
             self.find(name)?;
         }
         let now = self.plan();
-        let plan = self.apply(now.with_change(name, &change)?, |d| d.name == name)?;
-        log_changes(&now, &plan, by);
-        self.adopt(plan);
-        self.hurry_shares();
+        let plan = now.with_change(name, &change)?;
+        self.reach(&now, plan, name, by)?;
         self.disk(name)
     }
 

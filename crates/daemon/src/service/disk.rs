@@ -226,10 +226,21 @@ impl ServedDisk {
         ways: &Ways<'_>,
     ) -> Result<(), ServiceError> {
         let Some(path) = &plan.file else { return Ok(()) };
-        let mut file = self.file.lock().unwrap_or_else(|p| p.into_inner());
+        let mut file = self.file();
         if file.is_some() || self.is_detaching() || !self.residence.is_open() {
             return Ok(());
         }
+        *file = Some(self.mount_file(path, access, ways)?);
+        Ok(())
+    }
+
+    /// Mounts it as a file, beside what it is already.
+    pub(super) fn mount_file(
+        &self,
+        path: &Path,
+        access: undercroft_config::SocketAccess,
+        ways: &Ways<'_>,
+    ) -> Result<FuseServer, ServiceError> {
         if let Some(dir) = path.parent().filter(|dir| dir.starts_with(&ways.runtime_dir)) {
             // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
             let _ = std::fs::create_dir_all(dir);
@@ -239,15 +250,18 @@ impl ServedDisk {
             budget: Arc::clone(ways.budget),
             limits: FileLimits::default(),
         };
-        let server = FuseServer::start(path, &self.info, self.host.clone(), options)
-            .map_err(|source| ServiceError::Fuse { disk: plan.name.clone(), source })?;
-        *file = Some(server);
-        Ok(())
+        FuseServer::start(path, &self.info, self.host.clone(), options)
+            .map_err(|source| ServiceError::Fuse { disk: self.info.name.clone(), source })
+    }
+
+    /// The file that it is.
+    pub(super) fn file(&self) -> MutexGuard<'_, Option<FuseServer>> {
+        self.file.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// Takes its file away, if it is one, and returns when what was under way there is finished.
     pub(super) fn end_file(&self) {
-        let file = self.file.lock().unwrap_or_else(|p| p.into_inner()).take();
+        let file = self.file().take();
         file.into_iter().for_each(FuseServer::stop);
     }
 
@@ -357,7 +371,7 @@ impl ServedDisk {
         residence::give_up(self);
         let name = self.info.name.clone();
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
-        let file = self.file.lock().unwrap_or_else(|p| p.into_inner()).take();
+        let file = self.file().take();
         let (tx, rx) = channel();
         let id = self.id();
         // New requests are refused first, so that a busy guest cannot keep its disk here.

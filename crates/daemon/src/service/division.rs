@@ -3,7 +3,6 @@
 //! Owns the way from the manager's numbers to the API's. Never moves anything: `shares` does.
 
 use super::Service;
-use super::reload::log_changes;
 use crate::http::Caller;
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
@@ -145,10 +144,7 @@ impl Service {
         if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
             return Err(ControlError::stale(&name, &expected, previous));
         }
-        let plan = self.apply(now.with_node(&name, change)?, |d| d.is_of(&name))?;
-        log_changes(&now, &plan, by);
-        self.adopt(plan);
-        self.hurry_shares();
+        self.reach(&now, now.with_node(&name, change)?, &name, by)?;
         Ok(NodeChanged { node: self.node_status(&name)?, previous })
     }
 }

@@ -9,6 +9,7 @@ mod disk;
 mod division;
 mod error;
 mod exports;
+mod files;
 mod going;
 mod images;
 mod limits;

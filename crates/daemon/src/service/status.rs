@@ -179,6 +179,7 @@ impl Service {
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             config_file: plan.config_file.as_ref().map(|p| p.display().to_string()),
+            runtime_dir: plan.daemon.runtime_dir.display().to_string(),
             workers: self.workers.len() as u32,
             copying_seconds: copying_ns as f64 / 1e9,
             nbd,

@@ -84,6 +84,7 @@ impl Daemon for Memory {
             pid: std::process::id(),
             uptime_seconds: 1.5,
             config_file: None,
+            runtime_dir: "/run/undercroft".into(),
             workers: 2,
             copying_seconds: 0.25,
             scan: None,

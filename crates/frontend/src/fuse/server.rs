@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use undercroft_host::fuse::{self, FUSE_DEVICE, FuseMount, HelperError};
+use undercroft_host::fuse::{self, FUSE_DEVICE, FuseMount, HelperError, Unmount};
 
 /// Mounts of dead servers, one upon the other, that are taken away at most.
 const STALE_MAX: usize = 64;
@@ -115,7 +115,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // Somebody may have unmounted it, and mounted something else.
         let is_ours = self.is_mounted && fuse::mount_number(&self.path) == self.number;
-        if is_ours && let Err(e) = fuse::unmount_fuse(&self.path) {
+        if is_ours && let Err(e) = fuse::unmount_fuse(&self.path, Unmount::Lazily) {
             let path = self.path.display();
             return tracing::error!("cannot unmount {path}: {e}; `umount -l {path}` does");
         }
@@ -183,6 +183,23 @@ impl FuseServer {
         &self.mounted.path
     }
 
+    /// Whether the mount is there still: somebody may have unmounted it.
+    pub fn is_mounted(&self) -> bool {
+        self.mounted.is_mounted && fuse::mount_number(self.path()) == self.mounted.number
+    }
+
+    /// Unmounts the file, unless somebody has it open; the port stays.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if somebody has; else what the kernel says. It is mounted still.
+    pub fn unmount_unused(&mut self) -> io::Result<()> {
+        if self.is_mounted() {
+            fuse::unmount_fuse(self.path(), Unmount::Unused)?;
+        }
+        self.mounted.is_mounted = false;
+        Ok(())
+    }
+
     /// Takes the file away and returns when its requests under way are finished.
     pub fn stop(self) {
         // Nobody opens it any more; who has it open is answered until the port is gone.
@@ -208,7 +225,7 @@ fn prepare(path: &Path) -> Result<Mounted, FuseError> {
             // Its server is dead: it was killed, or it crashed.
             Err(e) if is_stale(&e) => {
                 tracing::info!("a mount at {} that a dead server has left is taken away", path.display());
-                fuse::unmount_fuse(path).map_err(os("unmount what a dead server has left at"))?;
+                fuse::unmount_fuse(path, Unmount::Lazily).map_err(os("unmount what a dead server has left at"))?;
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => match made(path) {
                 Ok(mounted) => return Ok(mounted),

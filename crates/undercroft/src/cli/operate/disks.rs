@@ -19,8 +19,8 @@ use undercroft_units::Size;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 The disk is served at once and until it is detached, the daemon ends, or it reloads a file that does not name the \
-disk. To keep it, put it into the file as well. All other keys of [[disk]] (docs/configuration.md) are those of `POST \
-/v1/disks` on the control socket.
+disk (without --keep). To keep it over restarts, put it into the file as well. All other keys of [[disk]] \
+(docs/configuration.md) are those of `POST /v1/disks` on the control socket.
 
 Examples:
   A disk of the VM \"web\", over vhost-user; then what QEMU needs for it:
@@ -58,6 +58,9 @@ pub struct AttachDiskArgs {
     /// Make it a file of this host: a path that is not there, or an empty file
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, group = "elsewhere")]
     pub fuse: Option<std::path::PathBuf>,
+    /// Keep it when the daemon reloads a file that does not name it
+    #[arg(long)]
+    pub keep: bool,
     /// Replacement policy
     #[arg(long)]
     pub policy: Option<String>,
@@ -124,6 +127,7 @@ fn spec(args: &AttachDiskArgs) -> DiskSpec {
         vm,
         image,
         format: args.format.clone(),
+        keep: args.keep,
         read_only: args.read_only.then_some(true),
         incoming: args.incoming.then_some(true),
         socket: args.socket.as_ref().map(|s| std::path::absolute(s).unwrap_or_else(|_| s.clone())),

@@ -6,7 +6,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use undercroft_config::Written;
-use undercroft_config::keys::{self, Key, Kind, Live};
+use undercroft_config::keys::{self, Key, Kind};
 use undercroft_engine::PolicyKind;
 
 /// Keys with the texts that were given for them.
@@ -23,8 +23,8 @@ pub fn names() -> Vec<&'static str> {
 
 /// The option of a key.
 fn option(key: &'static Key) -> Arg {
-    let none = match key.live {
-        Live::Set(word) if !word.is_empty() => format!("; `{word}` takes it away"),
+    let none = match key.live.by_hand() {
+        Some(word) if !word.is_empty() => format!("; `{word}` takes it away"),
         _ => String::new(),
     };
     // The first sentence says what it is; the reference has the rest.
@@ -33,6 +33,7 @@ fn option(key: &'static Key) -> Arg {
         Kind::Size => "SIZE",
         Kind::Time => "TIME",
         Kind::Number => "N",
+        Kind::Path => "PATH",
         _ => "VALUE",
     };
     let option = Arg::new(key.name)
@@ -44,6 +45,13 @@ fn option(key: &'static Key) -> Arg {
         return option.ignore_case(true).value_parser(PossibleValuesParser::new(policies));
     }
     option.value_parser(move |text: &str| Written::parse(key, text).map(|_| text.to_string()))
+}
+
+/// What is given for a key; a path from the root, since the daemon has a directory of its own.
+fn whole(key: &Key, text: &str) -> String {
+    let takes_away = key.live.by_hand().is_some_and(|word| word == text);
+    let path = (key.kind == Kind::Path && !takes_away).then(|| std::path::absolute(text).ok()).flatten();
+    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| text.to_owned())
 }
 
 impl Args for KeyArgs {
@@ -58,7 +66,7 @@ impl Args for KeyArgs {
 
 impl FromArgMatches for KeyArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |key: &'static Key| Some((key, matches.get_one::<String>(key.name)?.clone()));
+        let given = |key: &'static Key| Some((key, whole(key, matches.get_one::<String>(key.name)?)));
         Ok(Self { given: keys::all_settable().into_iter().filter_map(given).collect() })
     }
 
