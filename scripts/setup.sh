@@ -48,6 +48,10 @@ test             libvirt-clients      virt-xml-validate: checks the XML that is 
 long             libvirt-daemon-system  libvirtd, which starts a guest on a disk of ours
 test             libxml2-utils        xmllint, with which virt-xml-validate checks
 test             fuse3                mounts disks as files for who is not root
+test             xfsprogs             makes XFS on mounted disks
+test             fdisk                writes a table of partitions that no file system may replace
+test             podman               runs containers on volumes that are disks
+test             runc                 starts Podman's containers, also where control groups are of both versions
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
 test             dmsetup              encrypts a disk in a guest, in the tests

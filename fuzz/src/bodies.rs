@@ -10,6 +10,7 @@ use undercroft_api::hot_set;
 use undercroft_api::ranges::{DiskRanges, RangeBody, RangeList, RangeListBody, RangesError, parse};
 use undercroft_api::record::parse_record;
 use undercroft_api::{ControlError, NodeChange};
+use undercroft_volumes::plugin::{Description, PluginCall, SIZE_BYTES_MAX, SIZE_BYTES_MIN, parse_call};
 
 /// An error says what is wrong and what to do.
 fn told(e: &ControlError) {
@@ -139,5 +140,52 @@ mod tests {
             let body = RangeListBody { disk: "vm:root".into(), container: "web".into(), ranges: some.collect() };
             super::ranges(&serde_json::to_vec(&body).unwrap());
         }
+    }
+}
+
+/// Requests of volume engines, and what is written down of volumes: the first byte says which. Any bytes give a call
+/// with a name that can be a folder's and a disk's, or an error with words; what is written down is read back.
+///
+/// # Panics
+/// If an error has no words, or a value breaks its bounds.
+pub fn volume_plugin(data: &[u8]) {
+    const CALLS: [&str; 9] = [
+        "/Plugin.Activate",
+        "/VolumeDriver.Capabilities",
+        "/VolumeDriver.List",
+        "/VolumeDriver.Get",
+        "/VolumeDriver.Path",
+        "/VolumeDriver.Create",
+        "/VolumeDriver.Remove",
+        "/VolumeDriver.Mount",
+        "/VolumeDriver.Unmount",
+    ];
+    let Some((&first, body)) = data.split_first() else { return };
+    let named = |name: &str| {
+        let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        assert!(name.bytes().all(known) && !name.starts_with('.') && (1..=64).contains(&name.len()), "{name:?}");
+    };
+    let Some(path) = CALLS.get(usize::from(first) % (CALLS.len() + 1)) else {
+        match Description::parse("db", body) {
+            Ok(volume) => {
+                let text = serde_json::to_vec(&volume).expect("what was read can be written");
+                assert_eq!(Description::parse("db", &text).expect("and read again"), volume);
+            }
+            Err(e) => assert!(!e.to_string().is_empty()),
+        }
+        return;
+    };
+    match parse_call(path, body).expect("a call of the protocol") {
+        Err(e) => assert!(!e.to_string().is_empty(), "an error without words"),
+        Ok(PluginCall::Create(name, options)) => {
+            named(&name);
+            assert!((SIZE_BYTES_MIN..=SIZE_BYTES_MAX).contains(&options.size_bytes), "a size that no volume has");
+        }
+        Ok(PluginCall::Get(name) | PluginCall::Path(name) | PluginCall::Remove(name)) => named(&name),
+        Ok(PluginCall::Mount { name, id } | PluginCall::Unmount { name, id }) => {
+            named(&name);
+            assert!(id.len() <= body.len(), "an ID from nowhere");
+        }
+        Ok(PluginCall::Activate | PluginCall::Capabilities | PluginCall::List) => {}
     }
 }

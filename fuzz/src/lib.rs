@@ -11,7 +11,7 @@ mod plans;
 mod server;
 mod traces;
 
-pub use bodies::{api, hot_set, ranges};
+pub use bodies::{api, hot_set, ranges, volume_plugin};
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use kernel::{kernel_files, proc_files};
 pub use plans::config;
@@ -24,7 +24,7 @@ use undercroft_porttest::{fuse, nbd, vhost};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("api", api),
     ("config", config),
     ("fuse_messages", fuse_messages),
@@ -41,6 +41,7 @@ pub const TARGETS: [Target; 16] = [
     ("trace", trace),
     ("vhost_messages", vhost_messages),
     ("virtio_chain", virtio_chain),
+    ("volume_plugin", volume_plugin),
 ];
 
 /// Messages of FUSE: arbitrary bytes, and mostly sensible requests, replied to in any order, some to nobody. Each

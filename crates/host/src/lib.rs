@@ -21,6 +21,7 @@ pub mod fuse;
 pub mod guard;
 pub mod idle;
 pub mod io_frames;
+pub mod loop_device;
 pub mod nameless;
 pub mod operation;
 pub mod pool;

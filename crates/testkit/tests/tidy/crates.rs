@@ -28,19 +28,20 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("frontend", &["cache", "config", "host", "hostmem"]),
     ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),
     ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
+    ("volumes", &["api", "config", "frontend", "host", "units"]),
     (
         "undercroft",
         &[
             "api", "backend", "config", "daemon", "engine", "heap", "host", "hostmem", "ranges", "study", "trace",
-            "units",
+            "units", "volumes",
         ],
     ),
 ];
 
 /// Libraries that only these may use.
 const KEPT_TO: &[(&str, &[&str])] = &[
-    ("tokio", &["api", "daemon"]),
-    ("axum", &["daemon"]),
+    ("tokio", &["api", "daemon", "volumes"]),
+    ("axum", &["daemon", "volumes"]),
     ("io-uring", &["host"]),
     ("libc", &["host"]),
     ("clap", &["config", "undercroft"]),
@@ -48,9 +49,9 @@ const KEPT_TO: &[(&str, &[&str])] = &[
     ("imago", &["backend", "host"]),
 ];
 
-/// Where the async runtime may be named, and `async` written: the control API and its client. Nothing else waits in
-/// that way.
-const ASYNC: &[&str] = &["crates/daemon/src/http/", "crates/api/src/client.rs"];
+/// Where the async runtime may be named, and `async` written: the control API, its client, and the socket of the volume
+/// plugin. Nothing else waits in that way.
+const ASYNC: &[&str] = &["crates/daemon/src/http/", "crates/api/src/client.rs", "crates/volumes/src/plugin/server.rs"];
 
 /// The names in a crate's `[dependencies]`, those for some targets or features among them.
 fn dependencies(name: &str) -> BTreeSet<String> {

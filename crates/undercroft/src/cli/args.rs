@@ -8,6 +8,8 @@ use super::operate::args::{
 };
 use super::operate::disks::{AttachDiskArgs, DetachDiskArgs};
 use super::operate::hot_sets::{HotSetArgs, WarmArgs};
+use super::operate::mount::{MountArgs, UmountArgs};
+use super::operate::volume_plugin::VolumePluginArgs;
 use super::study::curve::args::{CurveArgs, PartitionArgs};
 use super::study::sim::args::{CompareArgs, SimArgs};
 use super::study::trace::args::TraceArgs;
@@ -81,6 +83,12 @@ pub enum Command {
     Attach(Box<AttachDiskArgs>),
     /// Stop serving a disk, while the others go on
     Detach(DetachDiskArgs),
+    /// Mount a disk on this host: loop device, file system and mount in one step
+    Mount(MountArgs),
+    /// Undo `mount`, also when the daemon is gone
+    Umount(UmountArgs),
+    /// Serve volumes to Podman and Docker, each a disk of the daemon
+    VolumePlugin(VolumePluginArgs),
     /// Change a disk, a VM, a container or the whole store while it serves
     Set(SetArgs),
     /// Show how the store is divided among VMs, containers and disks

@@ -18,7 +18,8 @@ pub mod watch;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;
-use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, ranges, record, serve, shares, status};
+use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, mount, ranges, record, serve, shares};
+use operate::{status, volume_plugin};
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -101,6 +102,9 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::AttachArgs(args) => attach::run(&args, out),
         Command::Attach(args) => disks::attach(&args, out),
         Command::Detach(args) => disks::detach(&args, out),
+        Command::Mount(args) => mount::mount(&args, out),
+        Command::Umount(args) => mount::umount(&args, out),
+        Command::VolumePlugin(args) => volume_plugin::run(&args, out),
         Command::Set(args) => control::set(&args, out),
         Command::Shares(args) => shares::shares(&args, out),
         Command::Why(args) => shares::why(&args, out),

@@ -111,7 +111,10 @@ impl Drop for Running {
     }
 }
 
-pub const COMMANDS: [&str; 26] = [
+pub const COMMANDS: [&str; 29] = [
+    "mount",
+    "umount",
+    "volume-plugin",
     "attach",
     "detach",
     "serve",
