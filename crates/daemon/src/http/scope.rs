@@ -29,7 +29,7 @@ use undercroft_api::NodeChange;
 use undercroft_api::body::{BODY_BYTES_MAX, parse_node, parse_whole_node};
 use undercroft_api::ranges;
 use undercroft_api::shares::{NodeStatus, ShareEvent, SharesStatus};
-use undercroft_api::{ControlError, ControlErrorKind};
+use undercroft_api::{ControlError, ControlErrorKind, NodeSettings};
 use undercroft_api::{RangesStatus, RangesTaken};
 
 /// What can be set for containers and disks of the VM: a key that is not here is the host's, also one that comes later.
@@ -165,12 +165,21 @@ impl Scope {
             return Err(self.forbidden(&format!("{} of {whose}", of_the_host.join(", "))));
         }
         let change = change.keeping_size();
-        let mut done = daemon.change_node(&name, change, versions, by).map_err(|e| self.discreet(daemon, e))?;
+        let mut done = daemon.change_node(&name, change, versions, by).map_err(|mut e| {
+            e.current.iter_mut().for_each(|set| keep_private(set));
+            self.discreet(daemon, e)
+        })?;
+        keep_private(&mut done.previous);
         if done.node.name == *self.vm {
             done.node.parent = None;
         }
         Ok(done)
     }
+}
+
+/// Takes out of what is set what is no business of the VM's: where on the host its disk is a file.
+fn keep_private(set: &mut NodeSettings) {
+    set.keys.remove("fuse");
 }
 
 async fn refuse(State(s): State<Scope>, uri: Uri) -> Refused {

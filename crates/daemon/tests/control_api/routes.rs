@@ -195,6 +195,7 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("PATCH /v1/nodes/web:root", r#"{"size": "64MiB"}"#, 403, "size of \\\"web:root\\\" cannot"),
         ("PUT /v1/nodes/root", r#"{"weight": 300, "size": "64MiB"}"#, 403, "control.sock, may do it"),
         ("PATCH /v1/nodes/web:root", r#"{"readahead": "4MiB", "poll": "10ms"}"#, 403, "poll, readahead of"),
+        ("PATCH /v1/nodes/web:root", r#"{"fuse": "/etc/x"}"#, 403, "fuse of \\\"web:root\\\" cannot"),
         ("PATCH /v1/nodes/web:root", r#"{"exclusive": "capture", "weight": 300}"#, 403, "exclusive of"),
         ("PATCH /v1/nodes/web:rot", weight, 404, "did you mean \\\"web:root\\\"?"),
         ("PATCH /v1/nodes/host", r#"{"controller": "static"}"#, 404, "there is no VM, container or disk"),
@@ -223,6 +224,8 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         assert_eq!(got, code, "{head}: {answer}");
         assert!(answer.contains(needle), "{head}: {answer}");
     }
+    // Where on the host its disk is a file is not told.
+    assert!(!api.vm("PATCH /v1/nodes/web:root", weight).1.contains("\"fuse\""));
     // Whether another VM is there or not, the answer is the same.
     let about = |name: &str| {
         let (code, answer) = api.vm(&format!("PATCH /v1/nodes/{name}"), weight);
