@@ -276,9 +276,9 @@ mod tests {
     fn bad_bodies_name_field_and_remedy() {
         for (body, needle) in [
             ("", "no body"),
-            ("{}", "nothing is to be changed; give policy, size, weight"),
+            ("{}", "nothing is to be changed; give fuse, policy, size, weight"),
             ("{\"sise\": 1}", "unknown field \"sise\"; did you mean \"size\"?"),
-            ("{\"xyzzy\": 1}", "unknown field \"xyzzy\"; known are policy, size, weight"),
+            ("{\"xyzzy\": 1}", "unknown field \"xyzzy\"; known are fuse, policy, size, weight"),
             ("{\"controller\": \"static\"}", "unknown field \"controller\""),
             ("{\"size\": \"512M\"}", "write 512MiB"),
             ("{\"size\": -1}", "a size is a number of bytes or a text like"),
