@@ -10,7 +10,10 @@ Owns the ways to count. Never measures: a figure of a run comes from the file of
 that no way to count is known for, or a source that no longer looks as expected, is an error, never an empty number.
 """
 
+import json
+import lzma
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -78,6 +81,16 @@ def ratio(results, protocol, work, row="undercroft"):
         if len(cells) > 3 and cells[1] == row and (found := re.search(r"\d+\.\d+", cells[3])):
             return found[0]
     raise Unknown(f"bench/results/{results} has no row {row!r} for {protocol}, {work}")
+
+
+def requests_per_kick(cell, row):
+    """Requests for each time that a server had to be notified of them, the median of its turns in `make bench`: servers
+    that are awake need not be."""
+    results = json.loads(lzma.decompress((ROOT / "bench/results/latest.json.xz").read_bytes()))
+    for found in results["cells"]:
+        if found["key"] == cell and (runs := found["servers"].get(row, {}).get("runs")):
+            return f"{1 / statistics.median(r['kicks_per_io'] for r in runs):.1f}"
+    raise Unknown(f"bench/results/latest.json.xz has no {row!r} in {cell}")
 
 
 def saved(load, arm):
@@ -176,6 +189,8 @@ COUNTS = {
     "hits-depth-1": lambda: ratio("latest.md", VHOST, RANDOM.format(1)),
     "hits-depth-1-polling": lambda: ratio("latest.md", VHOST, RANDOM.format(1), "undercroft, polling 50us"),
     "hits-depth-8": lambda: ratio("latest.md", VHOST, RANDOM.format(8)),
+    "kicks-depth-8": lambda: requests_per_kick("vhost/hits/rand4k/qd8", "undercroft"),
+    "kicks-depth-8-peer": lambda: requests_per_kick("vhost/hits/rand4k/qd8", "qemu-storage-daemon writeback"),
     "hits-depth-32": lambda: ratio("latest.md", VHOST, RANDOM.format(32)),
 }
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from harness import images
 from harness.daemon import Daemon, Disk, until
-from harness.programs import built, need, need_root, run
+from harness.programs import built, need, run
+from harness.volumes import mounts, need_fuse
 
 SIZE = 64 * images.MIB
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, COLLAPSE_RANGE = 1, 2, 16, 8
@@ -27,9 +28,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 @pytest.fixture(autouse=True)
 def _can_mount():
     """All of them mount."""
-    need_root()
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("there is no /dev/fuse to use")
+    need_fuse()
 
 
 def as_file(directory: Path, name: str, image: Path, options: dict[str, str] | None = None, form: str = "raw") -> Disk:
@@ -42,12 +41,6 @@ def one(serve, scratch, options: dict[str, str] | None = None, seed: int | None 
     image = images.raw(scratch / "a.raw", SIZE, seed=seed)
     daemon = serve([as_file(scratch, "a", image, options)], **more)
     return daemon, scratch / "a.file", image
-
-
-def mounts(path: Path) -> list[str]:
-    """What is mounted at a path, from below."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.split()[4] == str(path)]
 
 
 def allocate(fd: int, mode: int, offset: int, length: int) -> int:

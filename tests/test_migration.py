@@ -12,7 +12,8 @@ import threading
 import pytest
 from harness import images
 from harness.daemon import Disk, until
-from harness.programs import ROOT, built, need_root, run
+from harness.programs import ROOT, built, run
+from harness.volumes import need_fuse
 
 sys.path.insert(0, str(ROOT / "experiments"))
 from rig import guest as guests  # noqa: E402
@@ -257,9 +258,7 @@ def test_a_guest_that_comes_too_early_waits_for_the_image(serve, scratch, boot):
 
 def test_a_disk_that_is_a_file_is_one_where_its_guest_runs(serve, scratch, boot):
     """The file goes when the guest has gone, and is made where the guest comes: two hosts must not write one image."""
-    need_root()
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("there is no /dev/fuse to use")
+    need_fuse()
     image = images.raw(scratch / "disk.raw", 64 * MIB, seed=3)
     files = [scratch / "here.file", scratch / "there.file"]
     options = [{"nbd": "false", "fuse": f'"{file}"'} for file in files]

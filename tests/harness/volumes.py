@@ -15,19 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from .programs import PATIENCE, built
+from .programs import PATIENCE, built, need_root
 
 LOOP_GET_STATUS64 = 0x4C05
 # Where `struct loop_info64` has the name of the file, and its length.
 NAME_AT, NAME_BYTES, INFO_BYTES = 56, 64, 232
 
 
+def need_fuse() -> None:
+    """Skips the test, and says why, where disks cannot be files."""
+    need_root()
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("there is no /dev/fuse to use")
+
+
 def need_loops() -> None:
     """Skips the test, and says why, where there are no loop devices or no FUSE."""
     if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
         pytest.skip("there is no /dev/loop-control to use")
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("there is no /dev/fuse to use")
+    need_fuse()
 
 
 def mounts(path: Path) -> list[str]:

@@ -4,7 +4,7 @@
 //! wants an answer gets exactly one, in a form that the kernel takes, of the length that it must have; memory stays
 //! within its bound.
 
-use super::messages::{Reply, allocate, attribute, init, is_answered, message, reply, seek, transfer};
+use super::messages::{Reply, allocate, attribute, init, is_answered, message, receive, reply, seek, transfer};
 use crate::faults::Switched;
 use crate::nbd::exercise::{ByteDisk, geometry};
 use rustix::io::Errno;
@@ -54,11 +54,7 @@ impl Device for ByteDevice {
         assert_eq!((head.len(), data.len()), (HEAD_BYTES, TRANSFER_BYTES_MAX), "what the kernel wants room for");
         self.with(|k| {
             k.receives += 1;
-            let message = k.queue.pop_front().ok_or(Errno::AGAIN)?;
-            let n = message.len().min(head.len());
-            head[..n].copy_from_slice(&message[..n]);
-            data[..message.len() - n].copy_from_slice(&message[n..]);
-            Ok(message.len())
+            receive(&mut k.queue, head, data)
         })
     }
 

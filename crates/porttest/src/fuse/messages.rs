@@ -2,6 +2,8 @@
 //!
 //! Owns the layouts of `linux/fuse.h` once more. Never keeps state. Invariant: a reply is taken only whole.
 
+use rustix::io::Errno;
+use std::collections::VecDeque;
 use undercroft_frontend::fuse::wire::{self, Fields, opcode};
 
 /// A message with the header of `linux/fuse.h` before `body`.
@@ -14,6 +16,15 @@ pub(crate) fn message(opcode: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u
     m.extend([0; 16]);
     m.extend(body);
     m
+}
+
+/// What a device gives whoever receives: the next message, first into `head`, then into `data`; its length.
+pub(crate) fn receive(queue: &mut VecDeque<Vec<u8>>, head: &mut [u8], data: &mut [u8]) -> Result<usize, Errno> {
+    let message = queue.pop_front().ok_or(Errno::AGAIN)?;
+    let n = message.len().min(head.len());
+    head[..n].copy_from_slice(&message[..n]);
+    data[..message.len() - n].copy_from_slice(&message[n..]);
+    Ok(message.len())
 }
 
 /// The body of a read, or of a write without its data.

@@ -3,7 +3,7 @@
 //! Owns one file's port and the kernel's end of it. Never looks at the disk. Invariant: each request is answered at
 //! most once, in a form that the kernel takes, under its own name; and exactly once unless the file is unmounted.
 
-use super::messages::{allocate, attribute, message, reply, seek, transfer};
+use super::messages::{allocate, attribute, message, receive, reply, seek, transfer};
 use crate::faults::Switched;
 use crate::work::{Finished, Verb, Violation, Work};
 use rustix::io::Errno;
@@ -48,11 +48,7 @@ impl Device for SimDevice {
             if k.unmounted {
                 return Err(Errno::NODEV);
             }
-            let message = k.queue.pop_front().ok_or(Errno::AGAIN)?;
-            let n = message.len().min(head.len());
-            head[..n].copy_from_slice(&message[..n]);
-            data[..message.len() - n].copy_from_slice(&message[n..]);
-            Ok(message.len())
+            receive(&mut k.queue, head, data)
         })
     }
 

@@ -18,6 +18,7 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("axum", "json", "Json"),
     ("axum", "query", "Query"),
     ("axum", "tokio", "serve"),
+    ("chrono", "std", "SystemTime"),
     ("clap", "derive", "Parser"),
     ("clap", "env", "env"),
     ("clap", "wrap_help", "'help as wide as the terminal'"),

@@ -17,6 +17,7 @@ use crate::mounts::{self, MountEntry, Mounting};
 use loops::{LoopOf, loop_name};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstatfs};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,7 +46,7 @@ pub struct MountRequest<'a> {
 }
 
 /// What was mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mounted {
     /// Full name of the disk.
     pub disk: String,

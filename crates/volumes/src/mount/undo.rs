@@ -9,6 +9,7 @@ use crate::VolumeError;
 use crate::daemon::{DaemonLink, file_for, is_made_for_mount};
 use crate::mounts::{self, MountEntry, unmount_at};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 const STALE_MAX: u32 = 64;
 
 /// What was unmounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unmounted {
     /// Where it was.
     pub dir: PathBuf,

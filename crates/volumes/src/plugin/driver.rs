@@ -10,6 +10,7 @@ use super::wire::PluginCall;
 use crate::mount::{self, MountRequest};
 use crate::mounts;
 use crate::{DaemonLink, VolumeError};
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder};
@@ -18,7 +19,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// How a volume's file system is mounted: what its users delete is free in the image at once.
 const MOUNT_OPTIONS: &str = "discard,nodev";
@@ -303,22 +304,11 @@ fn held<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The time, as engines read it (RFC 3339).
 fn now() -> String {
-    date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+    date(SystemTime::now().into())
 }
 
-/// Seconds since 1970 as a date, of the Gregorian calendar.
-fn date(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    // Years that begin in March, in turns of 400: the day that some of them have more is the last of its year.
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = 400 * era + year_of_era + u64::from(month <= 2);
-    let (hour, minute) = (second / 3_600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+fn date(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 #[cfg(test)]
@@ -336,7 +326,7 @@ mod tests {
             (1_735_689_600, "2025-01-01T00:00:00Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(date(seconds), text);
+            assert_eq!(date(DateTime::from_timestamp(seconds, 0).unwrap()), text);
         }
     }
 

@@ -10,7 +10,6 @@ use crate::cli::output::Out;
 use crate::cli::{Failure, control_socket};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
-use serde::Serialize;
 use std::path::PathBuf;
 use undercroft_volumes::mount::{self, MountRequest};
 use undercroft_volumes::{DaemonLink, FsKind, VolumeError};
@@ -86,25 +85,6 @@ pub struct UmountArgs {
     pub control: ControlArgs,
 }
 
-#[derive(Serialize)]
-struct MountSaid<'a> {
-    disk: &'a str,
-    dir: &'a PathBuf,
-    device: &'a str,
-    kind: &'a str,
-    file: &'a PathBuf,
-    made: bool,
-}
-
-#[derive(Serialize)]
-struct UmountSaid<'a> {
-    disk: &'a Option<String>,
-    dir: &'a PathBuf,
-    device: &'a str,
-    was_dead: bool,
-    remains: bool,
-}
-
 /// What cannot be done with volumes and mounts, as a failure of a command.
 pub(super) fn failed(e: VolumeError) -> Failure {
     match e {
@@ -127,10 +107,10 @@ pub fn mount(args: &MountArgs, out: &mut Out) -> Result<(), Failure> {
     let (read_only, options) = (args.read_only, &*args.options);
     let want = MountRequest { disk: &disk, dir: &args.dir, mkfs, read_only, options };
     let done = mount::mount(&DaemonLink::new(socket), &want, &stop).map_err(failed)?;
-    let mount::Mounted { disk, dir, device, kind, file, made } = &done;
     if args.json {
-        return Ok(out.json(&MountSaid { disk, dir, device, kind, file, made: *made })?);
+        return Ok(out.json(&done)?);
     }
+    let mount::Mounted { disk, dir, device, kind, file, made } = &done;
     let (dir, new) = (dir.display(), if *made { "a new " } else { "" });
     out.line(&format!("disk \"{disk}\" is mounted at {dir}: {new}{kind} on {device}, of {}", file.display()))?;
     Ok(out.line(&format!("to undo it: undercroft umount {dir}"))?)
@@ -143,10 +123,10 @@ pub fn mount(args: &MountArgs, out: &mut Out) -> Result<(), Failure> {
 pub fn umount(args: &UmountArgs, out: &mut Out) -> Result<(), Failure> {
     let daemon = DaemonLink::new(control_socket(&args.control.control));
     let done = mount::unmount(&daemon, &args.dir, args.lazy).map_err(failed)?;
-    let mount::Unmounted { dir, disk, device, was_dead, remains } = &done;
     if args.json {
-        return Ok(out.json(&UmountSaid { disk, dir, device, was_dead: *was_dead, remains: *remains })?);
+        return Ok(out.json(&done)?);
     }
+    let mount::Unmounted { dir, disk, device, was_dead, remains } = &done;
     let disk = disk.as_ref().map_or("a disk".to_owned(), |name| format!("disk \"{name}\""));
     out.line(&format!("{disk} is unmounted from {}", dir.display()))?;
     if *was_dead {
