@@ -90,9 +90,18 @@ class StillGuest:
         """Waits until QEMU answers: its memory is filled by then."""
         import socket
 
+        end = time.monotonic() + 20
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(20)
-            s.connect(str(self.monitor))
+            while True:
+                try:
+                    s.connect(str(self.monitor))
+                    break
+                except ConnectionRefusedError:
+                    # Bound and not yet listened to: the file is there between the two.
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.02)
             said = b""
             s.sendall(b"info status\n")
             while b"VM status" not in said:

@@ -292,12 +292,11 @@ impl<F: PortFaults> Port for VhostPort<F> {
             return;
         }
         if self.logging.marks().is_some() {
-            self.copy_out_marked(tag, at, bytes);
-        } else {
-            let map = self.maps.get(slot.map);
-            slot.pieces(map, at, bytes.len(), |done, to| to.copy_from(&bytes[done..done + to.len()]));
+            return self.copy_out_marked(tag, at, bytes);
         }
-        self.slots.get(tag).filled.copied(at, bytes.len());
+        let map = self.maps.get(slot.map);
+        slot.pieces(map, at, bytes.len(), |done, to| to.copy_from(&bytes[done..done + to.len()]));
+        slot.filled.copied(at, bytes.len());
     }
 
     #[inline]

@@ -148,7 +148,13 @@ impl SplitRing {
     /// Writes to the used ring by `write`, `len` bytes at byte `at` of it, and marks that if a log is kept.
     #[inline]
     fn write_used<F: PortFaults>(&self, at: usize, len: u64, unmarked: PortBug, mut write: impl FnMut()) {
-        let Some((log, ring)) = &self.marks else { return write() };
+        if self.marks.is_some() { self.write_used_marked::<F>(at, len, unmarked, &mut write) } else { write() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_used_marked<F: PortFaults>(&self, at: usize, len: u64, unmarked: PortBug, write: &mut dyn FnMut()) {
+        let Some((log, ring)) = &self.marks else { return };
         written::<F>(unmarked, |step| match step {
             Step::Write => write(),
             Step::Mark => log.mark::<F>(ring.saturating_add(at as u64), len),

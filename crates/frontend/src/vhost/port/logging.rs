@@ -5,7 +5,7 @@
 //! logging began, by this process or by one that died, is marked as soon as there is a log: all of the memory.
 
 use super::super::dirty_log::{DirtyLog, Step, written};
-use super::super::memory::GuestSpan;
+use super::super::memory::{GuestMap, GuestSpan};
 use super::VhostPort;
 use super::queue::notify;
 use crate::faults::{PortBug, PortFaults};
@@ -96,6 +96,7 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Copies data of a read to the guest, and marks it.
     #[cold]
+    #[inline(never)]
     pub(super) fn copy_out_marked(&mut self, tag: u32, at: usize, bytes: &[u8]) {
         let Self { slots, maps, logging, .. } = self;
         let (slot, Some(log)) = (slots.get(tag), logging.marks()) else { return };
@@ -106,13 +107,14 @@ impl<F: PortFaults> VhostPort<F> {
             }
             Step::Mark => slot.addresses(map, at, bytes.len(), |guest, len| log.mark::<F>(guest, len as u64)),
         });
+        slot.filled.copied(at, bytes.len());
     }
 
-    /// Writes a request's status byte, in map number `map`, or the newest one.
-    #[inline]
-    pub(super) fn put_status(&self, map: Option<u32>, at: GuestSpan, code: u8) {
-        let map = map.map_or_else(|| self.maps.current(), |map| self.maps.get(map));
-        let Some(log) = self.logging.marks() else { return map.put_byte(at, code) };
+    /// Writes a request's status byte, and marks it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn put_status_marked(&self, map: &GuestMap, at: GuestSpan, code: u8) {
+        let Some(log) = self.logging.marks() else { return };
         written::<F>(PortBug::StatusUnmarked, |step| match step {
             Step::Write => map.put_byte(at, code),
             Step::Mark => log.mark::<F>(map.guest_address(at, 0), 1),

@@ -70,7 +70,12 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Gives a chain back at once; `written` bytes were put in its buffers beside the status.
     fn answer(&mut self, index: u16, head: u16, chain: &Chain, status: Status, written: u32) {
-        self.put_status(None, chain.status, status.code());
+        let map = self.maps.current();
+        if self.logging.marks().is_some() {
+            self.put_status_marked(map, chain.status, status.code());
+        } else {
+            map.put_byte(chain.status, status.code());
+        }
         if self.queues[usize::from(index)].give_back::<F>(head, written + 1) {
             self.dirty.push(index);
         }
@@ -190,8 +195,13 @@ impl<F: PortFaults> VhostPort<F> {
             }
             // Of a failed read nothing but the status is sure to be there.
             let written = if status == Status::Ok { slot.written } else { 1 };
-            let (map, at, queue, head) = (slot.map, slot.status, slot.queue, slot.head);
-            self.put_status(Some(map), at, status.code());
+            let (at, queue, head) = (slot.status, slot.queue, slot.head);
+            let map = self.maps.get(slot.map);
+            if self.logging.marks().is_some() {
+                self.put_status_marked(map, at, status.code());
+            } else {
+                map.put_byte(at, status.code());
+            }
             if self.queues[usize::from(queue)].give_back::<F>(head, written) {
                 self.dirty.push(queue);
             }
