@@ -11,6 +11,7 @@ pub use super::nodes::{BaseDeduplication, DiskPlan, NodePlan, PartPlan, SharesPl
 pub use super::overrides::{LogFormat, LogLevel, Overrides};
 pub use super::pressure::PressurePlan;
 pub use super::scan::ScanPlan;
+pub use super::ssd::{SsdAdmission, SsdPlan};
 pub use super::store::StorePlan;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub struct ServePlan {
     pub overrides: Overrides,
     /// The RAM that caches.
     pub store: StorePlan,
+    /// The SSD store, if there is one.
+    pub ssd: SsdPlan,
     /// When memory is given back.
     pub pressure: PressurePlan,
     /// What the kernel is set to for merging guests' RAM.
