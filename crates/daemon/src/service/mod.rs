@@ -24,6 +24,7 @@ mod residence;
 mod scan;
 mod shares;
 pub mod shown;
+mod ssd;
 mod start;
 mod status;
 mod versions;
@@ -91,6 +92,7 @@ pub(crate) struct Service {
     /// What disks were told to hold at most.
     limits: Ordered<limits::Told>,
     ksm: Ordered<memory::KsmState>,
+    ssd: Ordered<ssd::SsdState>,
     shares: Ordered<shares::ShareManager>,
     versions: Ordered<versions::Versions>,
     running: Ordered<Running>,
@@ -240,6 +242,7 @@ impl Service {
         });
         if all {
             self.workers.iter().for_each(|w| w.stop());
+            self.close_ssd();
         } else {
             tracing::error!(
                 "some images do not answer; stopping without them. Writes that were not acknowledged may be lost"

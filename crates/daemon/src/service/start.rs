@@ -4,7 +4,7 @@
 
 use super::disk::{self, Opened, Unserved};
 use super::locks::{Ordered, Rank};
-use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, write};
+use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, ssd, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,6 +90,8 @@ impl Service {
         }
         let event_loop = EventLoop::start()?;
         let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes)?;
+        // After the images, which no store may be written over.
+        let ssd = ssd::SsdState::begin(&plan);
         let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let limits = plan.nbd_limits;
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
@@ -107,6 +109,7 @@ impl Service {
             event_loop,
             limits: Ordered::new(Rank::Limits, super::limits::Told::default()),
             ksm: Ordered::new(Rank::Ksm, memory::KsmState { keeper, problem: None }),
+            ssd,
             shares: Ordered::new(Rank::Shares, Default::default()),
             versions: Ordered::new(Rank::Versions, Default::default()),
             running: Ordered::new(Rank::Running, Default::default()),
