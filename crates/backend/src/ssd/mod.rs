@@ -12,7 +12,7 @@ mod region;
 
 pub use error::SsdError;
 pub use header::SetId;
-pub use region::{SsdAction, SsdDone, SsdEngine, SsdRegion};
+pub use region::SsdRegion;
 
 use device::Device;
 use header::{Header, Start};

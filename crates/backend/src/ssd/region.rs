@@ -1,15 +1,18 @@
 //! What one worker has of one file or device of the SSD store.
 //!
 //! Owns the way from bytes of the region to bytes of the device. Never touches a byte outside of its region, and knows
-//! nothing of what is in it. Two ways lead there: calls that wait, for the time before anything is served, and an engine
-//! for the worker. Invariant: every operation that an engine takes comes back once, with its buffer.
+//! nothing of what is in it. Two ways lead there: calls that wait, for the time before anything is served, and a back end
+//! for the worker. Invariant: every operation that a back end takes comes back once, with its buffer.
 
+use crate::failures::{FailureLog, io_error};
+use crate::{Backend, Geometry};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use undercroft_cache::{DiskId, Io, IoDone, IoError, IoKind, OpId, limits};
 use undercroft_host::{
-    ALIGNED_BYTES, Action, AlignedBuffer, DiskFile, Engine, EngineChoice, FRAME_BYTES, FileOp, IoBuf,
+    ALIGNED_BYTES, Action, AlignedBuffer, DiskFile, Engine, EngineChoice, FRAME_BYTES, FileDone, FileOp,
 };
 
 /// A region.
@@ -73,13 +76,22 @@ impl SsdRegion {
         self.file.file.sync_data()
     }
 
-    /// An engine for a worker. The second value says why it is not io_uring, if so.
+    /// A back end for a worker: offsets are those of the region, and an operation that would leave it is refused. The
+    /// second value says why it is not io_uring, if so.
     ///
     /// # Errors
     /// What the kernel says: out of descriptors or memory.
-    pub fn engine(&self) -> io::Result<(SsdEngine, Option<String>)> {
+    pub fn backend(&self) -> io::Result<(Box<dyn Backend>, Option<String>)> {
         let (engine, no_ring) = Engine::new(self.file.file.clone(), EngineChoice::Auto)?;
-        Ok((SsdEngine { engine, region: self.clone() }, no_ring))
+        let geometry = Geometry {
+            size_bytes: self.bytes,
+            align: FRAME_BYTES as u32,
+            read_only: false,
+            can_discard: true,
+            can_write_zeroes: false,
+        };
+        let backend = RegionBackend { engine, region: self.clone(), geometry, failures: FailureLog::default() };
+        Ok((Box::new(backend), no_ring))
     }
 
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
@@ -94,95 +106,100 @@ impl SsdRegion {
     }
 }
 
-/// What a region is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SsdAction {
-    /// Fills the buffer.
-    Read,
-    /// Writes the buffer.
-    Write,
-    /// Makes durable what has been written.
-    Flush,
-    /// Says that the bytes are not needed any more. A hint: that the device cannot is no error.
-    Discard,
-}
-
-/// A finished operation.
-#[derive(Debug)]
-pub struct SsdDone {
-    /// As submitted.
-    pub id: u64,
-    /// The buffer, back.
-    pub buf: IoBuf,
-    /// Whether all of it was done.
-    pub result: Result<(), Errno>,
-}
-
-/// What an operation in the engine is.
-#[derive(Debug)]
-struct Token {
-    id: u64,
-    action: SsdAction,
-    /// Decided before it started.
-    verdict: Result<(), Errno>,
-}
-
 /// The operations of one worker on its region.
-pub struct SsdEngine {
+struct RegionBackend {
     engine: Engine<Token>,
     region: SsdRegion,
+    geometry: Geometry,
+    failures: FailureLog,
 }
 
-impl SsdEngine {
-    /// Takes an operation over; it starts at the next `kick`. `len` is that of `buf` for reads and writes. One that
-    /// would leave the region comes back as `EINVAL`.
-    pub fn submit(&mut self, id: u64, action: SsdAction, offset: u64, len: u64, buf: IoBuf) {
-        let is_within = usize::try_from(len).is_ok_and(|len| self.region.check(offset, len).is_ok());
-        let has_buffer = !matches!(action, SsdAction::Read | SsdAction::Write) || len == u64::from(buf.len);
-        let fits = action == SsdAction::Flush || is_within && has_buffer && len > 0;
-        let verdict = if fits { Ok(()) } else { Err(Errno::INVAL) };
-        let what = match action {
-            _ if !fits => Action::Nothing,
-            SsdAction::Read => Action::Read,
-            SsdAction::Write => Action::Write { dsync: false },
-            SsdAction::Flush => Action::Sync,
-            SsdAction::Discard if self.region.file.is_device => Action::DeviceDiscard,
-            SsdAction::Discard => Action::PunchHole,
-        };
-        let offset = self.region.start.saturating_add(offset);
-        self.engine.submit(FileOp { token: Token { id, action, verdict }, action: what, offset, len, buf });
+/// What an operation in the engine belongs to.
+#[derive(Debug)]
+struct Token {
+    op: OpId,
+    disk: DiskId,
+    kind: IoKind,
+    offset: u64,
+    len: u64,
+    /// Why it was not begun.
+    refused: Option<IoError>,
+}
+
+impl RegionBackend {
+    /// What the engine is to do, or why nothing.
+    fn action(&self, io: &Io) -> Result<Action, IoError> {
+        let is_within = usize::try_from(io.len).is_ok_and(|len| self.region.check(io.offset, len).is_ok());
+        match io.kind {
+            IoKind::Flush => Ok(Action::Sync),
+            _ if !is_within || io.len == 0 => Err(IoError::Invalid),
+            IoKind::Read | IoKind::Write { .. } if io.len != u64::from(io.buf.len) => Err(IoError::Invalid),
+            IoKind::Read => Ok(Action::Read),
+            IoKind::Write { fua } => Ok(Action::Write { dsync: fua }),
+            IoKind::Discard if self.region.file.is_device => Ok(Action::DeviceDiscard),
+            IoKind::Discard => Ok(Action::PunchHole),
+            IoKind::WriteZeroes { .. } | IoKind::Status => Err(IoError::Unsupported),
+        }
+    }
+}
+
+fn finish(done: FileDone<Token>, failures: &mut FailureLog) -> IoDone {
+    let t = done.token;
+    let result = match (t.refused, done.result) {
+        (Some(why), _) => Err(why),
+        // A hint.
+        (None, Err(Errno::OPNOTSUPP)) if t.kind == IoKind::Discard => Ok(()),
+        (None, Err(e)) => {
+            failures.note("the SSD store", t.kind, t.offset, t.len, io::Error::from(e));
+            Err(io_error(e))
+        }
+        (None, Ok(())) => Ok(()),
+    };
+    IoDone { op: t.op, disk: t.disk, buf: done.buf, result, extents: Vec::new() }
+}
+
+impl Backend for RegionBackend {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
-    /// Starts what was submitted.
-    pub fn kick(&mut self) {
+    fn submit(&mut self, io: Io) {
+        let (action, refused) = match self.action(&io) {
+            Ok(action) => (action, None),
+            Err(why) => (Action::Nothing, Some(why)),
+        };
+        let Io { op, disk, kind, offset, len, buf, .. } = io;
+        let token = Token { op, disk, kind, offset, len, refused };
+        let offset = self.region.start.saturating_add(offset);
+        self.engine.submit(FileOp { token, action, offset, len, buf });
+    }
+
+    fn kick(&mut self) {
         self.engine.kick();
     }
 
-    /// Hands over at most `max` finished operations; true if there may be more.
-    pub fn poll(&mut self, max: usize, mut done: impl FnMut(SsdDone)) -> bool {
-        self.engine.poll(max, |d| {
-            let result = match (d.token.verdict, d.result) {
-                (Ok(()), Err(Errno::OPNOTSUPP)) if d.token.action == SsdAction::Discard => Ok(()),
-                (verdict, result) => verdict.and(result),
-            };
-            done(SsdDone { id: d.token.id, buf: d.buf, result });
-        })
+    fn set_shared(&mut self, shared: bool) {
+        self.engine.set_shared(shared);
     }
 
-    /// Operations submitted and not yet handed over.
-    pub fn inflight(&self) -> usize {
-        self.engine.inflight()
+    fn holds_back(&self) -> bool {
+        self.engine.holds_back()
     }
 
-    /// `io_uring` or `threads`.
-    pub fn name(&self) -> &'static str {
-        self.engine.name()
+    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
+        let Self { engine, failures, .. } = self;
+        engine.poll(limits::BATCH, |d| done.push(finish(d, failures)))
     }
-}
 
-/// Readable (level-triggered) when `poll` has something.
-impl AsFd for SsdEngine {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    fn wake_fd(&self) -> BorrowedFd<'_> {
         self.engine.as_fd()
+    }
+
+    fn describe(&self) -> String {
+        self.engine.name().to_owned()
+    }
+
+    fn inflight(&self) -> usize {
+        self.engine.inflight()
     }
 }

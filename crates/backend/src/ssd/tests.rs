@@ -231,67 +231,70 @@ fn what_is_too_small_or_no_file_is_refused() {
     assert!(refused(&place.plan(&["no/where"]), 1).contains("making it"));
 }
 
-/// Waits for everything that an engine has.
-fn drain(engine: &mut SsdEngine) -> Vec<SsdDone> {
+/// Waits for everything that a back end has.
+fn drain(backend: &mut dyn Backend) -> Vec<IoDone> {
     let mut epoll = Epoll::new().unwrap();
-    epoll.add(engine.as_fd(), 0, Interest::Read, Trigger::Level).unwrap();
+    epoll.add(backend.wake_fd(), 0, Interest::Read, Trigger::Level).unwrap();
     let mut all = Vec::new();
-    engine.kick();
-    while engine.inflight() > 0 {
-        if !engine.poll(64, |d| all.push(d)) && engine.inflight() > 0 {
+    backend.kick();
+    while backend.inflight() > 0 {
+        if !backend.poll(&mut all) && backend.inflight() > 0 {
             let _ = epoll.wait(Some(10_000_000_000)).unwrap().count();
         }
     }
-    all.sort_by_key(|d| d.id);
+    all.sort_by_key(|d| d.op.0);
     all
 }
 
-use std::os::fd::AsFd;
-
-fn engine_writes_and_reads(region: &SsdRegion) {
-    let (mut engine, no_ring) = region.engine().unwrap();
-    assert_eq!(engine.name() == "io_uring", no_ring.is_none());
+fn a_worker_writes_and_reads(region: &SsdRegion) {
+    let (mut backend, no_ring) = region.backend().unwrap();
+    assert_eq!(backend.describe() == "io_uring", no_ring.is_none());
     let mut arena = Arena::new(64).unwrap();
-    let buffer = |arena: &mut Arena, blocks: u32| IoBuf {
-        frames: (0..blocks).map(|_| arena.take().unwrap()).collect(),
-        head: 0,
-        len: blocks * FRAME_BYTES as u32,
+    let io = |arena: &mut Arena, number: u64, kind, offset, blocks: u32| {
+        let has_buffer = matches!(kind, IoKind::Read | IoKind::Write { .. });
+        let frames = (0..blocks * u32::from(has_buffer)).map(|_| arena.take().unwrap());
+        let mut buf = IoBuf { frames: frames.collect(), head: 0, len: 0 };
+        buf.len = (buf.frames.len() * FRAME_BYTES) as u32;
+        let len = u64::from(blocks) * FRAME_BYTES as u64;
+        Io { op: OpId(number), disk: DiskId(0), target: IoTarget::Image, kind, offset, len, buf }
     };
-    let outside = Err(rustix::io::Errno::INVAL);
-    let results = |arena: &mut Arena, engine: &mut SsdEngine, held: &[u8]| {
+    let results = |arena: &mut Arena, backend: &mut dyn Backend, written: &[u64]| {
         let mut results = Vec::new();
-        for done in drain(engine) {
+        for done in drain(backend) {
             let mut there = vec![0; done.buf.len as usize];
             done.buf.copy_to(&mut there);
-            assert!(!held.contains(&(done.id as u8)) || there.iter().all(|b| *b == 7), "what was written");
+            assert!(!written.contains(&done.op.0) || there.iter().all(|b| *b == 7), "what was written");
             results.push(done.result);
             done.buf.frames.into_iter().for_each(|f| arena.put(f));
         }
         assert_eq!(arena.available(), 64, "every buffer came back");
         results
     };
-    let mut written = buffer(&mut arena, 16);
-    written.copy_from(&[7; 16 * FRAME_BYTES]);
-    let (last, bytes) = (region.size_bytes() - FRAME_BYTES as u64, 16 * FRAME_BYTES as u64);
-    engine.submit(1, SsdAction::Write, SEGMENT, bytes, written);
-    engine.submit(2, SsdAction::Write, last, bytes, buffer(&mut arena, 16));
-    engine.submit(3, SsdAction::Read, last + FRAME_BYTES as u64, FRAME_BYTES as u64, buffer(&mut arena, 1));
-    assert_eq!(results(&mut arena, &mut engine, &[]), [Ok(()), outside, outside]);
-    engine.submit(4, SsdAction::Flush, 0, 0, IoBuf::default());
-    engine.submit(5, SsdAction::Read, SEGMENT, bytes, buffer(&mut arena, 16));
-    assert_eq!(results(&mut arena, &mut engine, &[5]), [Ok(()), Ok(())]);
-    engine.submit(6, SsdAction::Discard, SEGMENT, SEGMENT, IoBuf::default());
-    engine.submit(7, SsdAction::Discard, region.size_bytes(), SEGMENT, IoBuf::default());
-    assert_eq!(results(&mut arena, &mut engine, &[]), [Ok(()), outside]);
+    let (write, last) = (IoKind::Write { fua: false }, region.size_bytes() - FRAME_BYTES as u64);
+    let mut first = io(&mut arena, 1, write, SEGMENT, 16);
+    first.buf.copy_from(&[7; 16 * FRAME_BYTES]);
+    backend.submit(first);
+    backend.submit(io(&mut arena, 2, write, last, 16));
+    backend.submit(io(&mut arena, 3, IoKind::Read, last + FRAME_BYTES as u64, 1));
+    backend.submit(io(&mut arena, 4, IoKind::Read, 512, 1));
+    let outside = Err(IoError::Invalid);
+    assert_eq!(results(&mut arena, &mut *backend, &[]), [Ok(()), outside, outside, outside]);
+    backend.submit(io(&mut arena, 5, IoKind::Flush, 0, 0));
+    backend.submit(io(&mut arena, 6, IoKind::Read, SEGMENT, 16));
+    assert_eq!(results(&mut arena, &mut *backend, &[6]), [Ok(()), Ok(())]);
+    backend.submit(io(&mut arena, 7, IoKind::Discard, SEGMENT, 64));
+    backend.submit(io(&mut arena, 8, IoKind::Discard, region.size_bytes(), 64));
+    backend.submit(io(&mut arena, 9, IoKind::Status, 0, 1));
+    assert_eq!(results(&mut arena, &mut *backend, &[]), [Ok(()), outside, Err(IoError::Unsupported)]);
 }
 
 #[test]
-fn an_engine_stays_within_its_region() {
+fn a_worker_stays_within_its_region() {
     let Some(place) = Place::new() else { return };
     let store = SsdDevices::open(&place.plan(&["a"]), 2).unwrap();
     let other = store.regions(1).remove(0);
     other.write_at(0, &[9; FRAME_BYTES]).unwrap();
-    engine_writes_and_reads(&store.regions(0)[0]);
+    a_worker_writes_and_reads(&store.regions(0)[0]);
     let mut bytes = vec![0; 32 * FRAME_BYTES];
     other.read_at(0, &mut bytes).unwrap();
     assert!(bytes[..FRAME_BYTES].iter().all(|b| *b == 9) && bytes[FRAME_BYTES..].iter().all(|b| *b == 0));
@@ -321,7 +324,7 @@ fn a_block_device_is_used_whole_and_alone() {
     let store = SsdDevices::open(&plan, 2).unwrap();
     let info = store.info().next().unwrap();
     assert!(info.is_device && info.used_bytes == 64 * MIB, "{info:?}");
-    engine_writes_and_reads(&store.regions(1)[0]);
+    a_worker_writes_and_reads(&store.regions(1)[0]);
     let busy = rustix::fs::open(&path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL, rustix::fs::Mode::empty());
     assert_eq!(busy.err(), Some(rustix::io::Errno::BUSY), "nobody can mount it");
     let id = store.id();

@@ -86,7 +86,7 @@ fn open(plan: &ServePlan) -> Result<OpenDevices, SsdError> {
                 move |source| SsdError::Io { path, doing, source }
             };
             region.read_at(0, &mut [0; FRAME_BYTES]).map_err(failed("reading from it"))?;
-            if region.engine().map_err(failed("setting up I/O for it"))?.1.is_some() {
+            if region.backend().map_err(failed("setting up I/O for it"))?.1.is_some() {
                 engine = "threads";
             }
         }
