@@ -5,7 +5,7 @@
 
 pub(crate) mod guests;
 pub(crate) mod ram;
-pub(crate) mod ssd;
+pub mod ssd;
 
 use std::mem::MaybeUninit;
 use undercroft_engine::Release;
