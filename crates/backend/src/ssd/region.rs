@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use undercroft_cache::ssd::Media;
 use undercroft_cache::{DiskId, Io, IoDone, IoError, IoKind, OpId, limits};
 use undercroft_host::{
     ALIGNED_BYTES, Action, AlignedBuffer, DiskFile, Engine, EngineChoice, FRAME_BYTES, FileDone, FileOp,
@@ -27,53 +28,6 @@ impl SsdRegion {
     /// `bytes` of `file` from `start` on; both are multiples of a block.
     pub(super) fn new(file: DiskFile, start: u64, bytes: u64) -> Self {
         Self { file, start, bytes }
-    }
-
-    /// Its size in bytes.
-    pub fn size_bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Reads whole blocks.
-    ///
-    /// # Errors
-    /// `InvalidInput` if a place or a length is not of whole blocks within the region; else what the device says.
-    pub fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        self.check(offset, to.len())?;
-        let mut buffer = AlignedBuffer::default();
-        let mut at = self.start + offset;
-        for part in to.chunks_mut(ALIGNED_BYTES) {
-            let aligned = &mut buffer.bytes_mut()[..part.len()];
-            self.file.file.read_exact_at(aligned, at)?;
-            part.copy_from_slice(aligned);
-            at += part.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Writes whole blocks. They are durable after [`SsdRegion::flush`].
-    ///
-    /// # Errors
-    /// As [`SsdRegion::read_at`].
-    pub fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
-        self.check(offset, from.len())?;
-        let mut buffer = AlignedBuffer::default();
-        let mut at = self.start + offset;
-        for part in from.chunks(ALIGNED_BYTES) {
-            let aligned = &mut buffer.bytes_mut()[..part.len()];
-            aligned.copy_from_slice(part);
-            self.file.file.write_all_at(aligned, at)?;
-            at += part.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Makes durable what was written.
-    ///
-    /// # Errors
-    /// What the device says: nothing is known then of what was written since the flush before.
-    pub fn flush(&self) -> io::Result<()> {
-        self.file.file.sync_data()
     }
 
     /// A back end for a worker: offsets are those of the region, and an operation that would leave it is refused. The
@@ -103,6 +57,43 @@ impl SsdRegion {
         }
         let why = format!("bytes {offset} and {len} behind are no blocks of a region of {} bytes", self.bytes);
         Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    }
+}
+
+/// For the time before anything is served, and after: calls that wait. Lengths and places are of whole blocks.
+impl Media for SsdRegion {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        self.check(offset, to.len())?;
+        let mut buffer = AlignedBuffer::default();
+        let mut at = self.start + offset;
+        for part in to.chunks_mut(ALIGNED_BYTES) {
+            let aligned = &mut buffer.bytes_mut()[..part.len()];
+            self.file.file.read_exact_at(aligned, at)?;
+            part.copy_from_slice(aligned);
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.check(offset, from.len())?;
+        let mut buffer = AlignedBuffer::default();
+        let mut at = self.start + offset;
+        for part in from.chunks(ALIGNED_BYTES) {
+            let aligned = &mut buffer.bytes_mut()[..part.len()];
+            aligned.copy_from_slice(part);
+            self.file.file.write_all_at(aligned, at)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.file.sync_data()
     }
 }
 

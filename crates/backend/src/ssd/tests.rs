@@ -3,9 +3,12 @@
 //! Owns the files. Tests that need direct I/O or a loop device are skipped where there is none.
 
 use super::*;
+use crate::Backend;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
+use undercroft_cache::ssd::Media;
+use undercroft_cache::{DiskId, Io, IoDone, IoError, IoKind, IoTarget, OpId};
 use undercroft_config::SsdAdmission;
 use undercroft_host::loop_device::LoopDevice;
 use undercroft_host::{Arena, Epoll, FRAME_BYTES, Interest, IoBuf, Trigger};
@@ -76,16 +79,16 @@ fn regions_keep_what_is_written_and_apart() {
     let Some(place) = Place::new() else { return };
     let plan = place.plan(&["a", "b"]);
     let store = SsdDevices::open(&plan, 2).unwrap();
-    let regions: Vec<SsdRegion> = [store.regions(0), store.regions(1)].concat();
-    let last = regions[0].size_bytes() - FRAME_BYTES as u64;
-    for (region, n) in regions.iter().zip(1..) {
+    let mut regions: Vec<SsdRegion> = [store.regions(0), store.regions(1)].concat();
+    let last = regions[0].bytes() - FRAME_BYTES as u64;
+    for (region, n) in regions.iter_mut().zip(1..) {
         region.write_at(0, &[n; 5 * FRAME_BYTES]).unwrap();
         region.write_at(last, &[n; FRAME_BYTES]).unwrap();
         region.flush().unwrap();
     }
     drop((store, regions));
     let store = SsdDevices::open(&plan, 2).unwrap();
-    for (region, n) in [store.regions(0), store.regions(1)].concat().iter().zip(1..) {
+    for (region, n) in [store.regions(0), store.regions(1)].concat().iter_mut().zip(1..) {
         let mut bytes = vec![0; 100 * FRAME_BYTES];
         region.read_at(0, &mut bytes).unwrap();
         assert!(bytes[..5 * FRAME_BYTES].iter().all(|b| *b == n) && bytes[5 * FRAME_BYTES..].iter().all(|b| *b == 0));
@@ -270,7 +273,7 @@ fn a_worker_writes_and_reads(region: &SsdRegion) {
         assert_eq!(arena.available(), 64, "every buffer came back");
         results
     };
-    let (write, last) = (IoKind::Write { fua: false }, region.size_bytes() - FRAME_BYTES as u64);
+    let (write, last) = (IoKind::Write { fua: false }, region.bytes() - FRAME_BYTES as u64);
     let mut first = io(&mut arena, 1, write, SEGMENT, 16);
     first.buf.copy_from(&[7; 16 * FRAME_BYTES]);
     backend.submit(first);
@@ -283,7 +286,7 @@ fn a_worker_writes_and_reads(region: &SsdRegion) {
     backend.submit(io(&mut arena, 6, IoKind::Read, SEGMENT, 16));
     assert_eq!(results(&mut arena, &mut *backend, &[6]), [Ok(()), Ok(())]);
     backend.submit(io(&mut arena, 7, IoKind::Discard, SEGMENT, 64));
-    backend.submit(io(&mut arena, 8, IoKind::Discard, region.size_bytes(), 64));
+    backend.submit(io(&mut arena, 8, IoKind::Discard, region.bytes(), 64));
     backend.submit(io(&mut arena, 9, IoKind::Status, 0, 1));
     assert_eq!(results(&mut arena, &mut *backend, &[]), [Ok(()), outside, Err(IoError::Unsupported)]);
 }
@@ -292,7 +295,7 @@ fn a_worker_writes_and_reads(region: &SsdRegion) {
 fn a_worker_stays_within_its_region() {
     let Some(place) = Place::new() else { return };
     let store = SsdDevices::open(&place.plan(&["a"]), 2).unwrap();
-    let other = store.regions(1).remove(0);
+    let mut other = store.regions(1).remove(0);
     other.write_at(0, &[9; FRAME_BYTES]).unwrap();
     a_worker_writes_and_reads(&store.regions(0)[0]);
     let mut bytes = vec![0; 32 * FRAME_BYTES];
