@@ -10,10 +10,12 @@ mod live;
 mod parts;
 mod pools;
 mod settings;
+mod ssd;
 mod state;
 mod tables;
 
 pub use live::DiskSettings;
+pub use ssd::SSD;
 pub use state::{IoPoolUse, MemoryUse};
 
 use crate::content::ContentKey;
@@ -158,6 +160,9 @@ impl<P: FaultInjection> Core<P> {
         self.leave_for_good(id);
         let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
         disk.release(&mut self.arena);
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.detach(id);
+        }
         self.arena.leave(id);
         self.keep_to_promises();
         self.arena.fit();
@@ -207,7 +212,9 @@ impl<P: FaultInjection> Core<P> {
     #[inline]
     pub fn apply<E: Effects>(&mut self, event: Event, now_ns: u64, fx: &mut E) {
         let left = self.options.step_bytes;
+        self.arena.set_now(now_ns);
         match event {
+            Event::IoDone(done) if done.disk == SSD => self.ssd_done(done),
             Event::Request(req) => {
                 let Some(disk) = self.disks.get_mut(req.disk.0 as usize).and_then(Option::as_mut) else {
                     return fx.reply(req.id, Err(IoError::Shutdown));
@@ -262,6 +269,9 @@ impl<P: FaultInjection> Core<P> {
             }
             Event::Spare { copies } => self.use_spare_time(copies, now_ns, fx),
             Event::Tick => self.tick(now_ns, fx),
+        }
+        if self.arena.has_tier() {
+            self.serve_ssd(now_ns, fx);
         }
         if self.arena.guests.any_left() {
             self.tell_left();

@@ -4,6 +4,7 @@
 //! that the table of them is paid for when the disk is added.
 
 use super::writes::losses::Since;
+use crate::store::tier::Stored;
 
 /// What to do when an operation completes.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub(super) struct ReadOp {
     pub fresh: u64,
     /// Bit per block: somebody waits for it.
     pub wanted: u64,
+    /// Where in the SSD store the blocks are, if they are read from there.
+    pub stored: Option<Stored>,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
     /// Blocks to copy for those who have joined it.

@@ -5,6 +5,7 @@
 
 pub(crate) mod guests;
 pub(crate) mod ram;
+pub(crate) mod tier;
 pub(crate) mod ssd;
 
 use std::mem::MaybeUninit;
