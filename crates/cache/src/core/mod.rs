@@ -329,6 +329,9 @@ impl<P: FaultInjection> Core<P> {
             let Some(disk) = &mut self.disks[id] else { continue };
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
             disk.follow_pool();
+            if cx.arena.has_tier() {
+                disk.race_late_reads(cx);
+            }
             disk.expire_ahead(READAHEAD_KEEP_NS, cx);
             disk.note_loan(cx.arena);
             evictions -= disk.shrink_step(evictions, cx.arena);

@@ -286,7 +286,7 @@ impl<P: FaultInjection> Disk<P> {
     /// If there is no such operation: a back end reported it twice, or invented it.
     pub(crate) fn done<E: Effects>(&mut self, done: IoDone, cx: &mut Cx<'_, E>) {
         let what = self.operations.end(done.op);
-        if done.result.is_err() {
+        if done.result.is_err() && !what.is_below() {
             self.stats.backend_errors += 1;
         }
         match what {
@@ -294,6 +294,7 @@ impl<P: FaultInjection> Disk<P> {
                 self.read_below_done(done.op.0 as u32, read, stored, done, cx);
             }
             What::Read(read) => self.read_done(read, done, cx),
+            What::Late { count } => self.late_done(count, done, cx),
             What::Again(again) => self.again_done(again, done, cx),
             What::Write(write) => self.write_done(write, done, cx),
             What::Merge(merge) => self.merge_done(merge, done, cx),

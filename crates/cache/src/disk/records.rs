@@ -11,6 +11,8 @@ use crate::store::tier::Stored;
 pub(super) enum What {
     /// Whole blocks are read, for waiters, slots, or the ring of blocks read ahead.
     Read(ReadOp),
+    /// A read of the SSD store that took too long: the image was read instead.
+    Late { count: u32 },
     /// Part of a read that failed is read again, for those who waited for it and need less than all of it.
     Again(Again),
     /// A segment of a write or of zeroes.
@@ -21,6 +23,13 @@ pub(super) enum What {
     Range { rec: u32, from: u64, to: u64 },
     /// Flush or status; how the disk stood when it began.
     Plain { rec: u32, since: Since },
+}
+
+impl What {
+    /// Whether the operation is one of the SSD store, not of the image.
+    pub(super) fn is_below(&self) -> bool {
+        matches!(self, What::Read(ReadOp { stored: Some(_), .. }) | What::Late { .. })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,12 @@ use super::records::{ReadOp, What};
 use super::reads::near::Near;
 use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::SSD_LATE_NS;
 use crate::store::ram::Store;
 use crate::store::tier::{At, Stored};
 use crate::types::{Effects, Io, IoDone, IoKind, IoTarget};
 use undercroft_engine::origin_of;
-use undercroft_host::IoBuf;
+use undercroft_host::{Frame, IoBuf};
 
 impl<P: FaultInjection> Disk<P> {
     /// The block with this key is about to leave its slot, since another came or the share is smaller.
@@ -63,7 +64,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Reads blocks from the store for request `rec`: `count` of them, beside each other where `at` says; of memory, one.
     pub(super) fn read_below<E: Effects>(&mut self, first: u64, count: u64, rec: u32, at: Below, cx: &mut Cx<'_, E>) {
         let stored = match at {
-            Below::Device(stored) => Some(stored),
+            Below::Device(stored) => Some(Stored { since_ns: cx.now_ns, ..stored }),
             _ => None,
         };
         let frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
@@ -80,6 +81,7 @@ impl<P: FaultInjection> Disk<P> {
         let At::Memory(bytes) = tier.find(disk, first) else { unreachable!("just found in memory") };
         buf.frames[0].bytes_mut().copy_from_slice(bytes);
         tier.is_over(IoDone { op: id, disk, buf, result: Ok(()), extents: Vec::new() });
+        self.come_from_below(first, 1, cx.arena);
     }
 
     /// A read of the store has ended: what is not good is read from the image, in the same frames.
@@ -103,19 +105,18 @@ impl<P: FaultInjection> Disk<P> {
                 good &= tier.is_good(disk, block, token, frame.bytes()) || self.faults.has(Bug::SsdUnverified);
             }
         }
-        let read = ReadOp { stored: None, ..read };
         if good {
-            self.stats.ssd_hit_blocks += u64::from(read.count);
-            for block in read.first..read.first + u64::from(read.count) {
-                if self.residents.slot(block).is_some() || self.side.is_seen() {
-                    self.hold_below(block, cx.arena);
-                }
-            }
-            return self.read_done(read, done, cx);
+            self.come_from_below(read.first, read.count, cx.arena);
+            return self.read_done(ReadOp { stored: None, ..read }, done, cx);
         }
-        let len = (u64::from(read.count) * B).min(self.settings.size() - read.first * B);
-        let buf = IoBuf { len: len as u32, ..done.buf };
-        let again = self.submit(What::Read(read), IoKind::Read, read.first * B, len, buf, cx);
+        self.read_image_instead(op, read, done.buf.frames, cx);
+    }
+
+    /// Operation `op` was to read blocks from the store: the image is read for those who wait.
+    fn read_image_instead<E: Effects>(&mut self, op: u32, read: ReadOp, frames: Vec<Frame>, cx: &mut Cx<'_, E>) {
+        let (read, from) = (ReadOp { stored: None, ..read }, read.first * B);
+        let buf = IoBuf { frames, head: 0, len: (u64::from(read.count) * B) as u32 };
+        let again = self.submit(What::Read(read), IoKind::Read, from, u64::from(buf.len), buf, cx);
         for at in (0..read.count).filter(|at| read.fresh & 1 << at != 0) {
             let block = read.first + u64::from(at);
             debug_assert!(matches!(self.near.get(block), Some(Near::Reading { op: was, .. }) if was == op));
@@ -124,11 +125,36 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// A block that was read has gone into RAM, or to a guest that may hold it.
-    #[inline]
-    pub(super) fn hold_below(&mut self, block: u64, arena: &mut Store) {
-        if let Some(tier) = arena.tier_mut() {
-            tier.hold(self.settings.id(), block);
+    /// Time has passed: what the store has not given for long is read from the image as well, as far as there is room.
+    pub(crate) fn race_late_reads<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        let before_ns = cx.now_ns.saturating_sub(SSD_LATE_NS);
+        while let Some(op) = self.operations.late_read(before_ns) {
+            let read = *self.operations.read_mut(op);
+            if self.demand_room(cx.arena) < u64::from(read.count) {
+                return;
+            }
+            let frames = self.operations.take_frames(Budget::Demand, u64::from(read.count), cx.arena);
+            self.operations.give_up(op, What::Late { count: read.count });
+            self.stats.ssd_late_blocks += u64::from(read.count);
+            self.read_image_instead(op, read, frames, cx);
+        }
+    }
+
+    /// The store has given at last what nobody waits for any more.
+    #[cold]
+    pub(super) fn late_done<E>(&mut self, count: u32, done: IoDone, cx: &mut Cx<'_, E>) {
+        self.operations.release(Budget::Demand, count as usize);
+        self.operations.free(done.buf, cx.arena);
+    }
+
+    /// Blocks that were found in the store go into RAM, or to a guest that may hold them.
+    fn come_from_below(&mut self, first: u64, count: u32, arena: &mut Store) {
+        self.stats.ssd_hit_blocks += u64::from(count);
+        let Some(tier) = arena.tier_mut() else { return };
+        for block in first..first + u64::from(count) {
+            if self.side.is_seen() || self.residents.slot(block).is_some() {
+                tier.hold(self.settings.id(), block);
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Stored {
     pub device: u16,
     pub offset: u64,
     pub token: Token,
+    /// When it was asked for.
+    pub since_ns: u64,
 }
 
 /// Where the store has a block.
@@ -104,7 +106,7 @@ impl Tier {
         match self.ssd.lookup(owner, block) {
             None => At::Nowhere,
             Some(Found::Staged(bytes)) => At::Memory(bytes),
-            Some(Found::Stored { device, offset, token }) => At::Device(Stored { device, offset, token }),
+            Some(Found::Stored { device, offset, token }) => At::Device(Stored { device, offset, token, since_ns: 0 }),
         }
     }
 

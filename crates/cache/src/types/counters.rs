@@ -57,6 +57,8 @@ macro_rules! disk_counters {
             shared_hit_blocks: Blocks, "undercroft_cache_shared_hit_blocks_total";
             /// Blocks whose content was hashed, to be shared.
             hashed_blocks: Blocks, "undercroft_cache_hashed_blocks_total";
+            /// Blocks that the SSD store did not give in time, so that they were read from the image as well.
+            ssd_late_blocks: Blocks, "undercroft_cache_ssd_late_blocks_total";
             /// Blocks of read requests read from the SSD store; misses of RAM too.
             ssd_hit_blocks: Blocks, "undercroft_cache_ssd_hit_blocks_total";
         }
