@@ -25,6 +25,7 @@ use crate::disk::{
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
+use crate::store::tier::Tier;
 use crate::types::{
     AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, IoNeeds, Op, ReqId, Request,
 };
@@ -323,6 +324,9 @@ impl<P: FaultInjection> Core<P> {
         self.arena.fit();
         self.arena.look_at_all();
         let left = self.options.step_bytes;
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.ssd_mut().tick(now_ns);
+        }
         let mut evictions = SHRINK_BLOCKS_PER_EVENT;
         for id in 0..self.disks.len() {
             self.bring_index(DiskId(id as u32));
@@ -462,6 +466,9 @@ impl<P: FaultInjection> Drop for Core<P> {
         if std::thread::panicking() {
             // Whatever broke, it should not break again here.
             return;
+        }
+        while let Some(buf) = self.arena.tier_mut().and_then(Tier::take_unsent) {
+            self.reclaim(buf);
         }
         for id in 0..self.disks.len() {
             self.with_disk(DiskId(id as u32), |d, arena| d.release(arena));

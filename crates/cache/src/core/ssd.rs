@@ -6,7 +6,7 @@
 use super::Core;
 use crate::disk::Cx;
 use crate::fault_injection::FaultInjection;
-use crate::store::ssd::{Kept, Known, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, SsdStats, Stamp, TooManyOwners};
+use crate::store::ssd::{Kept, Known, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, Stamp, TooManyOwners};
 use crate::store::tier::Tier;
 use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget, OpId};
 

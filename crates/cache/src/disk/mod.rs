@@ -74,7 +74,7 @@ use writes::segment::Segment;
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2496;
+const DISK_BYTES: usize = 2560;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {

@@ -5,8 +5,8 @@
 
 pub(crate) mod guests;
 pub(crate) mod ram;
+pub mod ssd;
 pub(crate) mod tier;
-pub(crate) mod ssd;
 
 use std::mem::MaybeUninit;
 use undercroft_engine::Release;

@@ -9,7 +9,7 @@ use super::ssd::{
 };
 use crate::types::{DiskId, Io, IoDone};
 use std::collections::VecDeque;
-use undercroft_host::FRAME_BYTES;
+use undercroft_host::{FRAME_BYTES, IoBuf};
 
 /// How a disk uses the store.
 #[derive(Debug)]
@@ -50,12 +50,14 @@ pub(crate) struct Tier {
     held_up: VecDeque<Io>,
     /// Operations that are over without having been submitted: their bytes were in memory.
     over: VecDeque<IoDone>,
+    /// Changes that may go on, for a moment.
+    released: Vec<WaitId>,
     pub now_ns: u64,
 }
 
 impl Tier {
     pub(crate) fn new(ssd: Ssd) -> Self {
-        Self { ssd, uses: Vec::new(), held_up: VecDeque::new(), over: VecDeque::new(), now_ns: 0 }
+        Self { ssd, uses: Vec::new(), held_up: VecDeque::new(), over: VecDeque::new(), released: Vec::new(), now_ns: 0 }
     }
 
     /// The store itself, for those who set it up and ask for its numbers.
@@ -143,14 +145,14 @@ impl Tier {
     /// Blocks `first..end` may not be what the image holds.
     pub(crate) fn invalidate(&mut self, disk: DiskId, first: u64, end: u64) {
         if let Some(owner) = self.owner(disk) {
-            self.ssd.invalidate(owner, first, end);
+            self.ssd.invalidate(owner, first..end);
         }
     }
 
     /// The whole disk may be another.
     pub(crate) fn drop_all(&mut self, disk: DiskId) {
         if let Some(owner) = self.owner(disk) {
-            self.ssd.drop_blocks(owner);
+            self.ssd.invalidate_all(owner);
         }
     }
 
@@ -161,7 +163,7 @@ impl Tier {
         let Some(user) = self.uses.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
         user.changes += 1;
         user.begun += 1;
-        if let Change::Wait(id) = self.ssd.change_begins(user.owner, first, end) {
+        if let Change::Wait(id) = self.ssd.change_begins(user.owner, first..end) {
             user.waits.push(id);
         }
     }
@@ -170,7 +172,7 @@ impl Tier {
     pub(crate) fn change_ended(&mut self, disk: DiskId, first: u64, end: u64) {
         let Some(user) = self.uses.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
         user.changes -= 1;
-        self.ssd.change_ended(user.owner, first, end);
+        self.ssd.change_ended(user.owner, first..end);
     }
 
     /// Takes an operation that changes an image, if a change of the disk waits; gives it back if none does.
@@ -203,7 +205,8 @@ impl Tier {
 
     /// The next operation that waited, of a disk whose changes may go on.
     pub(crate) fn next_released(&mut self) -> Option<Io> {
-        while let Some(id) = self.ssd.take_released() {
+        self.ssd.take_released(&mut self.released);
+        for id in self.released.drain(..) {
             self.uses.iter_mut().flatten().for_each(|u| u.waits.retain(|w| *w != id));
         }
         let waits = |io: &Io| !self.uses[io.disk.0 as usize].as_ref().is_none_or(|u| u.waits.is_empty());
@@ -218,11 +221,11 @@ impl Tier {
 
     /// An operation on a device has ended.
     pub(crate) fn io_done(&mut self, done: SsdDone) {
-        self.ssd.io_done(done, self.now_ns);
+        self.ssd.io_done(done);
     }
 
-    /// Every operation that has not been submitted, of a core that is dropped.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = undercroft_host::IoBuf> {
-        self.held_up.drain(..).map(|io| io.buf).chain(self.over.drain(..).map(|done| done.buf))
+    /// The buffer of an operation that has not been submitted, of a core that is dropped.
+    pub(crate) fn take_unsent(&mut self) -> Option<IoBuf> {
+        self.held_up.pop_front().map(|io| io.buf).or_else(|| self.over.pop_front().map(|done| done.buf))
     }
 }

@@ -22,7 +22,6 @@ const CHANCE: u64 = 2;
 /// The entry lies in the second of its block's buckets.
 const SECOND: u64 = 4;
 const FLAG_BITS: u32 = 3;
-const FLAGS: u64 = (1 << FLAG_BITS) - 1;
 
 /// Eight entries: flags, slot and remainder in 48 bits, and 32 bits of the sum of the block's bytes. An entry of slot 0
 /// is none: slot 0 is the first segment's summary.
@@ -253,11 +252,16 @@ impl Index {
 
     /// Takes all entries out whose slots are in `slots`, looking at the whole table. How many.
     pub fn remove_slots(&mut self, slots: std::ops::Range<u32>) -> usize {
+        self.remove_where(|slot| slots.contains(&slot))
+    }
+
+    /// Takes all entries out of whose slots this is true, looking at the whole table. How many.
+    pub fn remove_where(&mut self, is_gone: impl Fn(u32) -> bool) -> usize {
         let before = self.len;
         for bucket in 0..self.buckets.len() {
             for way in 0..WAYS {
-                let word = self.buckets[bucket].word(way);
-                if word & !FLAGS != 0 && slots.contains(&self.slot(word)) && self.slot(word) != 0 {
+                let slot = self.slot(self.buckets[bucket].word(way));
+                if slot != 0 && is_gone(slot) {
                     self.remove(At { bucket: bucket as u32, way: way as u8 });
                 }
             }

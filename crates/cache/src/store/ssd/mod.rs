@@ -28,10 +28,17 @@
 //!   until then changes of the disks in question wait. [`Ssd::replace`] puts a formatted region in its place.
 //! - *An orderly stop*: when no change is under way and no more will come, [`Ssd::stop`] with stamps; then I/O until
 //!   [`Ssd::is_stopped`].
-#![allow(dead_code, rustdoc::broken_intra_doc_links)]
 
+mod admission;
+mod format;
 mod index;
 mod permutation;
+mod region;
+mod segments;
+mod store;
+mod sums;
 mod types;
 
+pub use region::{Format, Media, NoRegion, Recovered, Region};
+pub use store::Ssd;
 pub use types::*;

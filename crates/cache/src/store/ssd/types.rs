@@ -78,6 +78,13 @@ pub struct Token {
     pub(super) slot: u32,
 }
 
+impl Token {
+    /// That of the place `n` blocks behind, of the same segment.
+    pub(crate) fn after(self, n: u32) -> Self {
+        Self { slot: self.slot + n, ..self }
+    }
+}
+
 /// Where a block was found.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {
@@ -303,6 +310,8 @@ impl Written {
 /// Numbers of one owner, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerStats {
+    /// Blocks it has now.
+    pub blocks: u64,
     /// Segments it has now.
     pub segments: u64,
     /// Blocks it may have.
@@ -319,6 +328,21 @@ pub struct OwnerStats {
     pub mismatches: u64,
     /// Whether its blocks would be recovered now after a crash of the daemon.
     pub is_clean: bool,
+}
+
+impl OwnerStats {
+    /// Those of another device on top.
+    pub(super) fn add(&mut self, other: &OwnerStats) {
+        self.blocks += other.blocks;
+        self.segments += other.segments;
+        self.share_blocks += other.share_blocks;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.admitted += other.admitted;
+        self.refused.iter_mut().zip(other.refused).for_each(|(a, b)| *a += b);
+        self.mismatches += other.mismatches;
+        self.is_clean &= other.is_clean;
+    }
 }
 
 /// Numbers of one device.
