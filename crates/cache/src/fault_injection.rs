@@ -136,6 +136,14 @@ pub enum Bug {
     PieceTakenAgain,
     /// What a failed write had begun to copy counts for ever.
     AbandonedCounts,
+    /// What was read of the SSD store is served whatever it is.
+    SsdServesAnything,
+    /// Changes do not wait until the SSD store has noted them.
+    SsdNotAwaited,
+    /// A change leaves the blocks in the SSD store as they were.
+    SsdKeepsChanged,
+    /// The SSD store keeps blocks that the disk lost.
+    SsdKeepsLost,
     /// A write that is installed in steps ends with the first of them.
     RestOfWriteForgotten,
     /// Those who wait until there is room among the waiters of a read are not woken.
@@ -217,7 +225,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 89] = [
+    pub const ALL: [Bug; 93] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -269,6 +277,10 @@ impl Bug {
         Bug::PieceForgotten,
         Bug::PieceTakenAgain,
         Bug::AbandonedCounts,
+        Bug::SsdServesAnything,
+        Bug::SsdNotAwaited,
+        Bug::SsdKeepsChanged,
+        Bug::SsdKeepsLost,
         Bug::RestOfWriteForgotten,
         Bug::CrowdForgotten,
         Bug::LoanKept,

@@ -13,7 +13,7 @@ pub mod limits;
 mod store;
 mod types;
 
-pub use crate::core::{Core, DiskSettings, IoPoolUse, MemoryUse};
+pub use crate::core::{Core, DiskSettings, IoPoolUse, MemoryUse, SSD};
 pub use content::{ContentHash, ContentKey};
 pub use disk::{blocks_per_disk_max, disk_bytes};
 pub use fault_injection::NoFaults;

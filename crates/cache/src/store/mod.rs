@@ -6,6 +6,7 @@
 pub(crate) mod guests;
 pub(crate) mod ram;
 pub mod ssd;
+pub(crate) mod tier;
 
 use std::mem::MaybeUninit;
 use undercroft_engine::Release;

@@ -135,6 +135,7 @@ impl WorkerHandle {
             lives: 0,
             core: Core::new(CoreOptions { step_bytes: STEP_BYTES, ..options.core })?,
             disks: Vec::new(),
+            devices: super::ssd::Devices::default(),
             ports: Vec::new(),
             flows: Flows::default(),
             busy_disks: Vec::new(),

@@ -78,6 +78,13 @@ pub struct Token {
     pub(super) slot: u32,
 }
 
+impl Token {
+    /// That of the place `n` blocks behind, of the same segment.
+    pub(crate) fn after(self, n: u32) -> Self {
+        Self { slot: self.slot + n, ..self }
+    }
+}
+
 /// Where a block was found.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {
