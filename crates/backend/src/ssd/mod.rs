@@ -18,7 +18,7 @@ use device::Device;
 use header::{Header, Start};
 use layout::Layout;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use undercroft_config::SsdPlan;
 
@@ -104,6 +104,11 @@ impl SsdDevices {
         self.made.as_deref()
     }
 
+    /// The path of one of them, as configured.
+    pub fn path(&self, device: usize) -> String {
+        self.devices.get(device).map_or(String::new(), |(device, _)| device.path.display().to_string())
+    }
+
     /// What they are like.
     pub fn info(&self) -> impl Iterator<Item = SsdDeviceInfo> + '_ {
         self.devices.iter().map(|(device, layout)| SsdDeviceInfo {
@@ -148,12 +153,20 @@ fn fit(devices: &[(Device, Layout)]) -> Result<SetId, String> {
 /// Makes a store of all of them.
 fn format(devices: &[(Device, Layout)]) -> Result<SetId, SsdError> {
     let first = devices.first().map_or(Path::new(""), |(d, _)| &d.path);
-    let mut id = SetId::default();
-    let random = File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut id));
-    random.map_err(|e| SsdError::io(first, "making a number for the store", e))?;
+    let id = random_id().map_err(|e| SsdError::io(first, "making a number for the store", e))?;
     for (device, layout) in devices {
         device.format(&Header { id, layout: *layout })?;
     }
+    Ok(id)
+}
+
+/// A number that nobody else has.
+///
+/// # Errors
+/// The kernel gives none.
+pub fn random_id() -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut id)?;
     Ok(id)
 }
 

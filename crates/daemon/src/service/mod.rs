@@ -68,6 +68,8 @@ struct Running {
     scanner: Option<Scanner>,
     /// The thread that moves shares.
     shares: Option<JoinHandle<()>>,
+    /// The thread that looks after the SSD store.
+    ssd: Option<JoinHandle<()>>,
 }
 
 /// The running daemon. The order of its locks is in `locks`.
@@ -219,9 +221,9 @@ impl Service {
         // While there are disks to be asked how they stand.
         self.end_recordings();
         // It asks the workers, so it goes before them.
-        let Running { nbd, scanner, shares } = std::mem::take(&mut *self.running.lock());
+        let Running { nbd, scanner, shares, ssd } = std::mem::take(&mut *self.running.lock());
         drop(scanner);
-        if let Some(thread) = shares {
+        for thread in [shares, ssd].into_iter().flatten() {
             let _ = thread.join();
         }
         let change = self.change.lock_within(CHANGE_WAIT);
@@ -241,8 +243,8 @@ impl Service {
             }
         });
         if all {
+            self.end_ssd();
             self.workers.iter().for_each(|w| w.stop());
-            self.close_ssd();
         } else {
             tracing::error!(
                 "some images do not answer; stopping without them. Writes that were not acknowledged may be lost"

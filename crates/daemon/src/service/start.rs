@@ -91,7 +91,10 @@ impl Service {
         let event_loop = EventLoop::start()?;
         let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes)?;
         // After the images, which no store may be written over.
-        let ssd = ssd::SsdState::begin(&plan);
+        let (ssd, stores) = ssd::SsdState::begin(&plan);
+        if let Err(e) = ssd::give(&workers, stores) {
+            tracing::error!("disks are served without the SSD store: {e}");
+        }
         let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let limits = plan.nbd_limits;
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
@@ -156,7 +159,13 @@ impl Service {
             tracing::error!("shares stay as they are: there can be no thread that moves them: {e}");
         }
         let scanner = scan::start(self, content_key);
-        self.running.lock().scanner = scanner;
+        let keeper = self.plan().ssd.is_wanted().then(|| ssd::begin(self.me.clone()));
+        if let Some(Err(e)) = &keeper {
+            tracing::error!("nothing is admitted to the SSD store: there can be no thread for it: {e}");
+        }
+        let mut running = self.running.lock();
+        running.scanner = scanner;
+        running.ssd = keeper.and_then(Result::ok);
     }
 }
 
