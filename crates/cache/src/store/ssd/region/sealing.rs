@@ -43,6 +43,13 @@ pub(super) struct Run {
     frames: Vec<Frame>,
 }
 
+impl Open {
+    /// Which segment it is.
+    pub(super) fn segment(&self) -> u32 {
+        self.segment
+    }
+}
+
 impl<F: FaultInjection> Region<F> {
     fn opened(&mut self, segment: u32) -> &mut Open {
         self.open.iter_mut().find(|o| o.segment == segment).expect("an open segment")
