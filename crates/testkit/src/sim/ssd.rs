@@ -17,6 +17,8 @@ use undercroft_cache::{DiskId, Event, Io, IoTarget, Op, ReqId, Request, SSD};
 /// Bytes of a region: the tables, and some segments.
 const REGION_BYTES: u64 = 6 << 20;
 const SEGMENT_BYTES: u32 = 256 << 10;
+/// What comes before the segments ends before here.
+const TABLES_BYTES: u64 = 1 << 20;
 /// One step in so many has something of this happen.
 const RATE: u64 = 60;
 /// Steps in which a store that is stopped must be done.
@@ -31,10 +33,10 @@ pub(super) struct SsdRun {
     /// Of each disk: the stamp that its record had last.
     recorded: Vec<u64>,
     admission: Admission,
+    /// Bits of the devices change.
+    rots: bool,
     /// Steps in a row in which no device does anything.
     stalled: u64,
-    /// Blocks that were there when a core started.
-    pub kept: u64,
 }
 
 impl SsdRun {
@@ -45,7 +47,8 @@ impl SsdRun {
         }
         let mut rng = Rng::new(seed ^ 0x55d0_0000_0000_0000);
         let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second]);
-        Some(Self { rng, boot: 1, names: 0, recorded: Vec::new(), admission, stalled: 0, kept: 0 })
+        let rots = rng.one_in(2);
+        Some(Self { rng, boot: 1, names: 0, recorded: Vec::new(), admission, rots, stalled: 0 })
     }
 
     /// Its devices.
@@ -130,7 +133,7 @@ impl<P: FaultInjection> Sim<P> {
         match core.use_ssd(id, &known) {
             Ok(Some(Kept::Blocks(n))) => {
                 self.world.note(|| format!("disk {d} has {n} blocks in the SSD store"));
-                run.kept += n;
+                self.outcome.recovered += n;
             }
             Ok(kept) => self.world.note(|| format!("disk {d} in the SSD store: {kept:?}")),
             Err(e) => self.world.violate(format!("disk {d}: {e}")),
@@ -167,8 +170,22 @@ impl<P: FaultInjection> Sim<P> {
                 self.apply(Event::Tick);
             }
             9 => self.read_all(d),
+            10 if run.rots => (0..4).for_each(|_| self.rot()),
             _ => self.hear_of_given_up(),
         }
+    }
+
+    /// A sector of a device is not what was written.
+    fn rot(&mut self) {
+        let Some(run) = &mut self.ssd else { return };
+        let n = run.rng.below(self.world.devices.len() as u64) as usize;
+        // Segments, not the tables: to lose one of those loses all there is.
+        let at = run.rng.between(TABLES_BYTES, REGION_BYTES - 1) / 512 * 512;
+        let mut sector = [0; 512];
+        self.world.devices[n].read_now(at, &mut sector);
+        sector[run.rng.below(512) as usize] ^= 1 << run.rng.below(8);
+        self.world.note(|| format!("a bit of device {n} changes at {at}"));
+        self.world.devices[n].write_now(at, &sector);
     }
 
     /// One operation of a device takes effect or comes back.
@@ -262,6 +279,9 @@ impl<P: FaultInjection> Sim<P> {
         let stamps: Vec<_> = (0..self.world.sides.len())
             .map(|d| (DiskId(d as u32), stamp(self.world.sides[d].disk.changes)))
             .collect();
+        if let Some(run) = &mut self.ssd {
+            run.recorded = self.world.sides.iter().map(|side| side.disk.changes).collect();
+        }
         self.core().stop_ssd(&stamps);
         let mut left = STOP_STEPS;
         while left > 0 && self.world.violation.is_none() {
