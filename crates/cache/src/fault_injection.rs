@@ -181,6 +181,8 @@ pub enum Bug {
     SsdOldestIgnored,
     /// They are taken by one copy of the table of owners, though the other is broken.
     SsdOneTableIsEnough,
+    /// Summaries are believed after an orderly stop though they are not those that were written then.
+    SsdDigestIgnored,
     /// Summaries of segments still name blocks that were changed.
     SsdSummaryKept,
     /// They still name blocks that had to go for want of room.
@@ -217,7 +219,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 89] = [
+    pub const ALL: [Bug; 90] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -291,6 +293,7 @@ impl Bug {
         Bug::SsdBootIgnored,
         Bug::SsdOldestIgnored,
         Bug::SsdOneTableIsEnough,
+        Bug::SsdDigestIgnored,
         Bug::SsdSummaryKept,
         Bug::SsdDropNotRecorded,
         Bug::SsdNotReadBack,
