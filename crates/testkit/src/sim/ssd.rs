@@ -35,6 +35,8 @@ pub(super) struct SsdRun {
     admission: Admission,
     /// Bits of the devices change.
     rots: bool,
+    /// Steps until the host dies, where that is to be soon after a start.
+    dies_in: Option<u64>,
     /// Steps in a row in which no device does anything.
     stalled: u64,
 }
@@ -48,7 +50,7 @@ impl SsdRun {
         let mut rng = Rng::new(seed ^ 0x55d0_0000_0000_0000);
         let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second]);
         let rots = rng.one_in(2);
-        Some(Self { rng, boot: 1, names: 0, recorded: Vec::new(), admission, rots, stalled: 0 })
+        Some(Self { rng, boot: 1, names: 0, recorded: Vec::new(), admission, rots, dies_in: None, stalled: 0 })
     }
 
     /// Its devices.
@@ -144,6 +146,12 @@ impl<P: FaultInjection> Sim<P> {
     /// A device does something, and now and then the store is told something.
     pub(super) fn step_ssd(&mut self) {
         let Some(run) = &mut self.ssd else { return };
+        if let Some(left) = run.dies_in.take() {
+            if left == 0 {
+                return self.crash();
+            }
+            run.dies_in = Some(left - 1);
+        }
         if run.stalled > 0 {
             run.stalled -= 1;
         } else if run.rng.one_in(3) {
@@ -170,7 +178,7 @@ impl<P: FaultInjection> Sim<P> {
                 self.apply(Event::Tick);
             }
             9 => self.read_all(d),
-            10 if run.rots => (0..4).for_each(|_| self.rot()),
+            10 if run.rots => (0..64).for_each(|_| self.rot()),
             _ => self.hear_of_given_up(),
         }
     }
@@ -307,6 +315,10 @@ impl<P: FaultInjection> Sim<P> {
         self.rest();
         self.world.sides.iter_mut().for_each(|side| side.disk.sync());
         self.stop_ssd();
+        if let Some(run) = &mut self.ssd {
+            // What the first changes after a start rely on shows only if the host dies then.
+            run.dies_in = run.rng.one_in(2).then(|| run.rng.below(80));
+        }
     }
 
     /// The core is gone, and with `power_cut` the host was; what was under way on the devices is, or is not, done.

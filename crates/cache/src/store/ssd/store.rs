@@ -300,8 +300,8 @@ impl<F: FaultInjection> Ssd<F> {
         if self.regions[n].is_busy() || self.regions[n].stats().out_of_service.is_none() {
             return Err(region);
         }
-        self.regions[n] = region;
         let devices = self.regions.len() as u64;
+        let old = std::mem::replace(&mut self.regions[n], region);
         let region = &mut self.regions[n];
         region.set_device(device);
         region.admitting().set_rule(self.admission);
@@ -309,7 +309,12 @@ impl<F: FaultInjection> Ssd<F> {
         for (known, share, numbers) in self.owners.iter_mut().flatten() {
             // What is known of the image may be old by now: nothing is taken over.
             let attached = region.attach(&Known { stamp: None, ..*known });
-            numbers[n] = attached.ok().map(|(number, _)| number);
+            let before = std::mem::replace(&mut numbers[n], attached.ok().map(|(number, _)| number));
+            // Changes under way end here, too.
+            let changing = before.map(|number| old.changing(number).to_vec());
+            for (blocks, number) in changing.into_iter().flatten().zip(numbers[n].iter().cycle()) {
+                region.change_begins(*number, blocks);
+            }
             numbers[n].iter().for_each(|number| region.set_share(*number, share.div_ceil(devices)));
         }
         Ok(())

@@ -23,6 +23,11 @@ impl<F: FaultInjection> Region<F> {
         under_way.map(|n| changing.swap_remove(n));
     }
 
+    /// Changes of an owner that are under way.
+    pub(in super::super) fn changing(&self, number: u16) -> &[Range<u64>] {
+        &self.owner(number).changing
+    }
+
     /// Whether changes of an owner may be submitted.
     pub(in super::super) fn may_change(&self, number: u16) -> bool {
         if self.faults.has(Bug::SsdGivenUpNotWaitedFor) && self.service.is_some() {

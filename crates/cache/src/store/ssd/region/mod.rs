@@ -318,13 +318,3 @@ impl<F: FaultInjection> Region<F> {
         }
     }
 }
-
-impl<F: FaultInjection> Drop for Region<F> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
-        let staged: Vec<u32> = self.open.iter().map(|open| open.segment()).collect();
-        staged.into_iter().for_each(|segment| self.abandon(segment));
-    }
-}
