@@ -189,6 +189,8 @@ pub enum Bug {
     SsdOldestIgnored,
     /// They are taken by one copy of the table of owners, though the other is broken.
     SsdOneTableIsEnough,
+    /// Summaries are believed after an orderly stop though they are not those that were written then.
+    SsdDigestIgnored,
     /// Summaries of segments still name blocks that were changed.
     SsdSummaryKept,
     /// They still name blocks that had to go for want of room.
@@ -225,7 +227,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 94] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -303,6 +305,7 @@ impl Bug {
         Bug::SsdBootIgnored,
         Bug::SsdOldestIgnored,
         Bug::SsdOneTableIsEnough,
+        Bug::SsdDigestIgnored,
         Bug::SsdSummaryKept,
         Bug::SsdDropNotRecorded,
         Bug::SsdNotReadBack,

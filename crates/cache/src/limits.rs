@@ -172,6 +172,10 @@ pub const SSD_FREE_SEGMENTS: usize = 4;
 /// Blocks that one event looks for at most, to drop them because they are changed.
 pub const SSD_DROP_BLOCKS: u64 = 4096;
 
+/// Of a change that spans more (16 GiB), all that the SSD store has of the disk is dropped: to look for that many would
+/// keep the disk's changes waiting.
+pub const SSD_DROP_BLOCKS_MAX: u64 = 1 << 22;
+
 /// So many blocks that do not hold what was written take a device out of service.
 pub const SSD_MISMATCHES_MAX: u64 = 16;
 

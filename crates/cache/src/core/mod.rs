@@ -369,7 +369,7 @@ impl<P: FaultInjection> Core<P> {
     /// Whether there is something to do once the replies are out: [`Event::Spare`].
     #[inline]
     pub fn wants_spare(&self) -> bool {
-        !self.spare.is_empty() || self.to_trim > 0 || self.arena.guests.are_busy()
+        !self.spare.is_empty() || self.to_trim > 0 || self.arena.guests.are_busy() || self.arena.tier_presses()
     }
 
     /// Whether so much of that has gathered that it should not wait for the end of a batch.

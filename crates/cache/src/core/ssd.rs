@@ -9,6 +9,7 @@ use crate::fault_injection::FaultInjection;
 use crate::store::ssd::{Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, Stamp, TooManyOwners};
 use crate::store::tier::Tier;
 use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget, OpId};
+use undercroft_host::IoBuf;
 
 /// The number under which the store's own operations go; no disk has it.
 pub const SSD: DiskId = DiskId(u32::MAX);
@@ -53,6 +54,33 @@ impl<P: FaultInjection> Core<P> {
         }
         let Some(owner) = tier.owner(id) else { return false };
         tier.ssd_mut().quiet(owner, stamp) == crate::store::ssd::Quiet::Begun
+    }
+
+    /// The disk may have so many blocks in the store; without a share nothing of it is admitted.
+    pub fn share_ssd(&mut self, id: DiskId, blocks: u64) {
+        if let Some(tier) = self.arena.tier_mut()
+            && let Some(owner) = tier.owner(id)
+        {
+            tier.ssd_mut().set_share(owner, blocks);
+        }
+    }
+
+    /// Begins an orderly stop of the store: no change is under way, and none will come. These disks' images, durable as
+    /// they are, have these stamps: what the store has of them is good for the next start, whichever boot that is in.
+    /// It has ended when [`Ssd::is_stopped`] says so; ticks and completions go on until then.
+    pub fn stop_ssd(&mut self, stamps: &[(DiskId, Stamp)]) {
+        let Some(tier) = self.arena.tier_mut() else { return };
+        let stamps: Vec<_> =
+            stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
+        tier.ssd_mut().stop(&stamps);
+    }
+
+    /// Takes back the memory of an operation of the store's own that will never complete: only for a core that is about
+    /// to be dropped.
+    pub fn reclaim_in_ssd(&mut self, device: u16, buf: IoBuf) {
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.ssd_mut().reclaim(device, buf);
+        }
     }
 
     /// Numbers of the disk's part of the store.

@@ -195,6 +195,7 @@ impl<P: FaultInjection> Sim<P> {
             self.core().set_base(id, base);
         }
         self.disk_options[d] = options;
+        self.use_ssd(d);
         self.open_ports(d);
         self.guest_comes_back(d);
     }
@@ -202,6 +203,8 @@ impl<P: FaultInjection> Sim<P> {
     pub(super) fn crash(&mut self) {
         self.world.note(|| "CRASH".into());
         let power_cut = self.rng.one_in(2);
+        self.stop_before_crash();
+        self.crash_ssd(power_cut);
         for d in 0..self.world.sides.len() {
             self.see(Seen::Crash, d);
             self.count(d);

@@ -167,6 +167,12 @@ impl Store {
         self.tier.as_deref_mut()
     }
 
+    /// Whether what is below RAM has something to do in spare time.
+    #[inline]
+    pub(crate) fn tier_presses(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.ssd().has_more_to_drop())
+    }
+
     /// From now on this is below RAM.
     pub(crate) fn set_tier(&mut self, tier: Tier) {
         self.tier = Some(Box::new(tier));

@@ -200,6 +200,8 @@ pub(super) struct Record {
     pub generation: u64,
     /// Segments of lower sequences are no longer its.
     pub oldest: u64,
+    /// Stands for all of its summaries; looked at after an orderly stop, when there are no later ones.
+    pub digest: u64,
 }
 
 /// What a table says.
@@ -221,7 +223,7 @@ impl Table {
         w.u64(self.sequence).u64(self.next_segment).u64(self.next_generation).pad_to(RECORD);
         for (n, r) in self.records.iter().enumerate() {
             w.u32(u32::from(r.number)).u32(u32::from(r.clean.is_some())).bytes(&r.identity.0);
-            w.bytes(&r.clean.map_or([0; 64], |s| s.0)).u64(r.blocks).u64(r.generation).u64(r.oldest);
+            w.bytes(&r.clean.map_or([0; 64], |s| s.0)).u64(r.blocks).u64(r.generation).u64(r.oldest).u64(r.digest);
             w.pad_to((n + 2) * RECORD);
         }
         w.summed(sums)
@@ -243,7 +245,8 @@ impl Table {
             let (identity, stamp) = (Identity(r.array()?), Stamp(r.array()?));
             let clean = clean.then_some(stamp);
             let number = Some(number).filter(|n| usize::from(*n) < OWNERS_MAX)?;
-            Some(Record { number, identity, clean, blocks: r.u64()?, generation: r.u64()?, oldest: r.u64()? })
+            let (blocks, generation, oldest, digest) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+            Some(Record { number, identity, clean, blocks, generation, oldest, digest })
         });
         let records = records.collect::<Option<Vec<_>>>()?;
         Some((Self { sequence, next_segment, next_generation, boot, orderly, records }, sum))

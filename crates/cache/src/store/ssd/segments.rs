@@ -6,6 +6,7 @@
 
 use super::format::Layout;
 use super::index::OwnerOf;
+use super::permutation::mix;
 use super::types::OWNERS_MAX;
 use std::collections::VecDeque;
 
@@ -34,6 +35,8 @@ pub(super) enum State {
 pub(super) struct Segment {
     pub sequence: u64,
     pub generation: u64,
+    /// The sum of its summary on the device.
+    pub sum: u64,
     next: u32,
     pub owner: u16,
     pub state: State,
@@ -70,8 +73,16 @@ impl OwnerOf for Segments {
 
 impl Segments {
     pub fn new(layout: &Layout) -> Self {
-        let none =
-            Segment { sequence: 0, generation: 0, next: NONE, owner: NOBODY, state: State::Free, busy: 0, lost: false };
+        let none = Segment {
+            sequence: 0,
+            generation: 0,
+            sum: 0,
+            next: NONE,
+            owner: NOBODY,
+            state: State::Free,
+            busy: 0,
+            lost: false,
+        };
         let queue = Queue { head: NONE, tail: NONE, len: 0 };
         Self {
             all: vec![none; layout.segments as usize].into_boxed_slice(),
@@ -132,6 +143,12 @@ impl Segments {
         self.oldest(owner).map_or(self.next_sequence, |n| self.get(n).sequence)
     }
 
+    /// A number that stands for all summaries of an owner's complete segments.
+    pub fn digest(&self, owner: u16) -> u64 {
+        let complete = self.queue(owner).map(|n| self.get(n)).filter(|it| it.state == State::Sealed);
+        complete.fold(0, |all, it| all.wrapping_add(mix(it.sequence ^ mix(it.sum))))
+    }
+
     /// Begins a free segment for an owner.
     pub fn begin(&mut self, owner: u16, generation: u64) -> Option<u32> {
         let segment = self.free.pop_front()?;
@@ -141,9 +158,10 @@ impl Segments {
         Some(segment)
     }
 
-    /// Takes a recovered segment in; those of an owner in the order of their sequences.
-    pub fn recover(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64) {
+    /// Takes a recovered segment in, whose summary has this sum; those of an owner in the order of their sequences.
+    pub fn recover(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, sum: u64) {
         self.append(segment, owner, sequence, generation, State::Sealed);
+        self.get_mut(segment).sum = sum;
         self.next_sequence = self.next_sequence.max(sequence + 1);
     }
 
@@ -154,7 +172,7 @@ impl Segments {
 
     fn append(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, state: State) {
         let lost = false;
-        *self.get_mut(segment) = Segment { sequence, generation, next: NONE, owner, state, busy: 0, lost };
+        *self.get_mut(segment) = Segment { sequence, generation, sum: 0, next: NONE, owner, state, busy: 0, lost };
         let queue = &mut self.queues[usize::from(owner)];
         let last = std::mem::replace(&mut queue.tail, segment);
         queue.len += 1;

@@ -7,6 +7,7 @@ use super::region::Region;
 use super::types::*;
 use crate::fault_injection::{FaultInjection, NoFaults};
 use std::ops::Range;
+use undercroft_host::IoBuf;
 
 /// Neighbouring blocks that lie in one region, as a power of two: what one operation spans at most (256 KiB).
 const STRIPE_SHIFT: u32 = 6;
@@ -220,6 +221,12 @@ impl<F: FaultInjection> Ssd<F> {
         self.regions[usize::from(done.device)].io_done(done);
     }
 
+    /// Whether there is something to do for `next_io` beside operations: blocks of large changes are still to be
+    /// dropped, and their changes wait for that.
+    pub fn has_more_to_drop(&self) -> bool {
+        self.regions.iter().any(Region::has_more_to_drop)
+    }
+
     /// Time goes on; `now` in nanoseconds.
     pub fn tick(&mut self, now: u64) {
         self.regions.iter_mut().for_each(|region| region.tick(now));
@@ -293,8 +300,8 @@ impl<F: FaultInjection> Ssd<F> {
         if self.regions[n].is_busy() || self.regions[n].stats().out_of_service.is_none() {
             return Err(region);
         }
-        self.regions[n] = region;
         let devices = self.regions.len() as u64;
+        let old = std::mem::replace(&mut self.regions[n], region);
         let region = &mut self.regions[n];
         region.set_device(device);
         region.admitting().set_rule(self.admission);
@@ -302,10 +309,20 @@ impl<F: FaultInjection> Ssd<F> {
         for (known, share, numbers) in self.owners.iter_mut().flatten() {
             // What is known of the image may be old by now: nothing is taken over.
             let attached = region.attach(&Known { stamp: None, ..*known });
-            numbers[n] = attached.ok().map(|(number, _)| number);
+            let before = std::mem::replace(&mut numbers[n], attached.ok().map(|(number, _)| number));
+            // Changes under way end here, too.
+            let changing = before.map(|number| old.changing(number).to_vec());
+            for (blocks, number) in changing.into_iter().flatten().zip(numbers[n].iter().cycle()) {
+                region.change_begins(*number, blocks);
+            }
             numbers[n].iter().for_each(|number| region.set_share(*number, share.div_ceil(devices)));
         }
         Ok(())
+    }
+
+    /// Takes back the memory of an operation that will never complete: only of a store that is about to be dropped.
+    pub fn reclaim(&mut self, device: u16, buf: IoBuf) {
+        self.regions[usize::from(device)].reclaim(buf);
     }
 
     /// Begins an orderly stop. Owners with a stamp, which is as for `quiet`, are told to be good for the next start,

@@ -17,6 +17,7 @@ fn table() -> Table {
         blocks: 1000,
         generation: 5,
         oldest: 6,
+        digest: 7,
     };
     let records = (0..20).map(record).collect();
     Table { sequence: 3, next_segment: 9, next_generation: 7, boot: [1; 16], orderly: true, records }

@@ -13,7 +13,7 @@ impl<F: FaultInjection> Region<F> {
     /// Where a block is.
     #[inline]
     pub(in super::super) fn lookup(&mut self, number: u16, block: u64) -> Option<Found<'_>> {
-        let found = self.find_whole(number, block);
+        let found = if self.is_stalled { None } else { self.find_whole(number, block) };
         let owner = self.owner_mut(number);
         if found.is_some() {
             owner.stats.hits += 1;
@@ -38,7 +38,7 @@ impl<F: FaultInjection> Region<F> {
     /// The entry of a block, if nothing keeps it from being served.
     #[inline]
     fn find_whole(&self, number: u16, block: u64) -> Option<(At, u32)> {
-        if self.service.is_some() || self.is_stalled || block >= BLOCKS_MAX {
+        if self.service.is_some() || block >= BLOCKS_MAX {
             return None;
         }
         let owner = self.owner(number);

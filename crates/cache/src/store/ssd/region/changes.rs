@@ -6,7 +6,7 @@
 use super::super::segments::State as Segment;
 use super::*;
 use crate::fault_injection::Bug;
-use crate::limits::SSD_DROP_BLOCKS;
+use crate::limits::{SSD_DROP_BLOCKS, SSD_DROP_BLOCKS_MAX};
 
 impl<F: FaultInjection> Region<F> {
     /// A change of blocks is about to be submitted, once `may_change` is true.
@@ -21,6 +21,11 @@ impl<F: FaultInjection> Region<F> {
         let under_way = changing.iter().position(|r| *r == blocks);
         debug_assert!(under_way.is_some(), "a change ended that had not begun");
         under_way.map(|n| changing.swap_remove(n));
+    }
+
+    /// Changes of an owner that are under way.
+    pub(in super::super) fn changing(&self, number: u16) -> &[Range<u64>] {
+        &self.owner(number).changing
     }
 
     /// Whether changes of an owner may be submitted.
@@ -50,6 +55,10 @@ impl<F: FaultInjection> Region<F> {
         }
         let owner = self.owner_mut(number);
         let end = blocks.end.min(owner.blocks.min(BLOCKS_MAX));
+        if blocks.start < end && owner.entries > 0 && end - blocks.start > SSD_DROP_BLOCKS_MAX {
+            return self.forget_blocks(number);
+        }
+        let owner = self.owner_mut(number);
         if blocks.start < end && owner.entries > 0 {
             owner.dropping.push(blocks.start..end);
             self.drop_blocks(number);
@@ -62,6 +71,11 @@ impl<F: FaultInjection> Region<F> {
         if self.service.is_none() {
             self.forget_blocks(number);
         }
+    }
+
+    /// Whether blocks of large ranges are still to be dropped.
+    pub(in super::super) fn has_more_to_drop(&self) -> bool {
+        self.owners.iter().flatten().any(|o| !o.dropping.is_empty())
     }
 
     /// A step of dropping blocks of large ranges, for each owner that has some.

@@ -122,6 +122,11 @@ impl<F: FaultInjection> Region<F> {
         frames.into_iter().for_each(|frame| self.arena.put(frame));
     }
 
+    /// An operation will never complete.
+    pub(in super::super) fn reclaim(&mut self, buf: IoBuf) {
+        self.give_back(buf.frames);
+    }
+
     /// An operation is done, or has failed.
     pub(in super::super) fn io_done(&mut self, done: SsdDone) {
         let Some(n) = self.jobs.list.iter().position(|(id, ..)| *id == done.id) else {

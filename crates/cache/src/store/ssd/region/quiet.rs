@@ -123,7 +123,8 @@ impl<F: FaultInjection> Region<F> {
             let sum = u64::from_le_bytes(std::array::from_fn(|n| bytes[8 + n]));
             let offset = self.layout.offset(self.segments.slots(segment).start);
             let io = self.write(Job::QuietWrite(segment), offset, &bytes)?;
-            self.segments.get_mut(segment).lost = false;
+            let it = self.segments.get_mut(segment);
+            (it.lost, it.sum) = (false, sum);
             let writing = self.writing.as_mut()?;
             writing.read = None;
             writing.written.push((segment, sum));

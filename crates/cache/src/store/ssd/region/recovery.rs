@@ -224,15 +224,22 @@ impl<F: FaultInjection> Region<F> {
             if media.read_at(self.layout.offset(self.segments.slots(segment).start), &mut bytes).is_err() {
                 continue;
             }
-            let Some((summary, _)) = Summary::read(&bytes, self.store, &self.sums) else { continue };
+            let Some((summary, sum)) = Summary::read(&bytes, self.store, &self.sums) else { continue };
             last = last.max(summary.sequence);
             if self.is_allowed(&summary, segment, tables) {
-                summaries.push(summary);
+                summaries.push((summary, sum));
             }
         }
-        summaries.sort_by_key(|s| s.sequence);
-        for summary in &summaries {
-            self.take_segment(summary);
+        summaries.sort_by_key(|(s, _)| s.sequence);
+        for (summary, sum) in &summaries {
+            let Summary { segment, owner, sequence, generation, .. } = *summary;
+            self.segments.recover(segment, owner, sequence, generation, *sum);
+        }
+        self.drop_incomplete(tables);
+        for (summary, _) in &summaries {
+            if self.segments.get(summary.segment).owner == summary.owner {
+                self.take_segment(summary);
+            }
         }
         self.segments.recovered();
         // Segments that had been begun and left no summary: more than there are have none.
@@ -253,9 +260,26 @@ impl<F: FaultInjection> Region<F> {
             && summary.entries.len() <= self.layout.data_blocks() as usize
     }
 
+    /// After an orderly stop the summaries are those that the table was written with, or something was lost: then
+    /// nothing of the owner is taken over.
+    fn drop_incomplete(&mut self, tables: &Tables) {
+        let Some(table) = tables.newest.as_ref().filter(|table| table.orderly) else { return };
+        if self.faults.has(Bug::SsdDigestIgnored) || self.faults.has(Bug::SsdCleanBeforeFlush) {
+            return;
+        }
+        for record in &table.records {
+            let is_kept = self.owners[usize::from(record.number)].is_some();
+            if is_kept && self.segments.digest(record.number) != record.digest {
+                while self.segments.oldest(record.number).is_some() {
+                    self.segments.give_up_oldest(record.number);
+                }
+                self.owners[usize::from(record.number)] = None;
+            }
+        }
+    }
+
     fn take_segment(&mut self, summary: &Summary) {
-        let Summary { segment, owner: number, sequence, generation, .. } = *summary;
-        self.segments.recover(segment, number, sequence, generation);
+        let Summary { segment, owner: number, .. } = *summary;
         for (n, (block, sum)) in summary.entries.iter().enumerate() {
             if *block >= self.owner(number).blocks.min(BLOCKS_MAX) {
                 self.segments.get_mut(segment).lost |= *block != NO_BLOCK;

@@ -43,6 +43,13 @@ pub(super) struct Run {
     frames: Vec<Frame>,
 }
 
+impl<F: FaultInjection> Drop for Region<F> {
+    /// Frames go back to their arena: one that is lost is a bug.
+    fn drop(&mut self) {
+        self.abandon_all();
+    }
+}
+
 impl<F: FaultInjection> Region<F> {
     fn opened(&mut self, segment: u32) -> &mut Open {
         self.open.iter_mut().find(|o| o.segment == segment).expect("an open segment")
@@ -204,7 +211,8 @@ impl<F: FaultInjection> Region<F> {
         let bytes = self.summary(segment, entries).write(self.store, &self.sums);
         let io = self.write(Job::Seal(segment), self.layout.offset(self.segments.slots(segment).start), &bytes)?;
         self.opened(segment).is_sealing = true;
-        self.segments.get_mut(segment).lost = false;
+        let it = self.segments.get_mut(segment);
+        (it.lost, it.sum) = (false, u64::from_le_bytes(std::array::from_fn(|n| bytes[8 + n])));
         Some(io)
     }
 
@@ -216,10 +224,10 @@ impl<F: FaultInjection> Region<F> {
     /// A run is written; its frames are back. `segment` may be unwanted by now.
     pub(super) fn run_written(&mut self, segment: u32, first: u32, frames: Vec<Frame>) {
         self.put_back(frames);
-        if let Some(n) = self.runs.iter().position(|r| r.segment == segment && r.first == first && r.frames.is_empty())
-        {
+        let is_it = |r: &Run| r.segment == segment && r.first == first && r.frames.is_empty();
+        if let Some(n) = self.runs.iter().position(is_it) {
             self.runs.remove(n);
-            self.opened(segment).runs -= 1;
+            self.open.iter_mut().filter(|o| o.segment == segment).for_each(|o| o.runs -= 1);
         }
     }
 

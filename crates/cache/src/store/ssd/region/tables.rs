@@ -69,8 +69,8 @@ impl<F: FaultInjection> Region<F> {
                 State::Dirty => None,
             };
             let (identity, blocks, generation) = (owner.identity, owner.blocks, owner.generation);
-            let oldest = self.segments.floor(number);
-            Some(Record { number, identity, clean, blocks, generation, oldest })
+            let (oldest, digest) = (self.segments.floor(number), self.segments.digest(number));
+            Some(Record { number, identity, clean, blocks, generation, oldest, digest })
         };
         Table {
             sequence: self.tables.sequence + 1,
