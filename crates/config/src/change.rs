@@ -253,7 +253,7 @@ impl ServePlan {
         }
         self.goal_is_of_use(&plan, name, change)?;
         plan.inherit_policies();
-        if moves { self.divided_for(name, plan) } else { Ok(plan) }
+        if moves || change.touches(&["store"]) { self.divided_for(name, plan) } else { Ok(plan) }
     }
 
     /// `plan`, its shares worked out after a change of `name`.

@@ -13,6 +13,7 @@ pub use super::pressure::PressurePlan;
 pub use super::scan::ScanPlan;
 pub use super::ssd::{SsdAdmission, SsdPlan};
 pub use super::store::StorePlan;
+use super::stores::StoreChoice;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use undercroft_engine::PolicyKind;
@@ -87,6 +88,15 @@ impl ServePlan {
         let name = disk.vm.as_ref().map(|vm| format!("{vm}/{}", part.container));
         let node = self.nodes.iter().find(|n| Some(&n.name) == name.as_ref());
         node.and_then(|n| n.policy).unwrap_or(disk.policy)
+    }
+
+    /// Which stores blocks of a disk may be in: what is set for it, or for the nearest above it; all there are if
+    /// nothing is.
+    pub fn store_of(&self, disk: &DiskPlan) -> Option<StoreChoice> {
+        let of = |name: String| self.nodes.iter().find(|n| n.name == name).and_then(|n| n.store);
+        let vm = || disk.vm.clone();
+        let container = || Some(format!("{}/{}", vm()?, disk.container.as_ref()?));
+        disk.store.or_else(|| of(container()?)).or_else(|| of(vm()?))
     }
 
     /// The disks by their full names, for whoever asks for many.

@@ -53,8 +53,8 @@ const NODE_STORE: Key = key!(
     "as above it, or all there are",
     "`ram`; with `[ssd]` also `ssd`, `both`",
     Set("inherit"),
-    "Which stores its blocks may be in: RAM alone, the SSD store alone, or both. `ssd` and `both` are refused where \
-     there is no `[ssd]`."
+    "Which stores its blocks may be in. `ssd`: of RAM, its disks have no more than serving them takes (`4MiB` each), \
+     their floor or their size. `ssd` and `both` are refused where there is no `[ssd]`."
 );
 const NODE_GOAL: Key = key!(
     "goal",

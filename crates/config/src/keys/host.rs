@@ -56,7 +56,7 @@ pub const SSD: Section = Section {
             "What it consists of. A file that is missing is made, with its space reserved, mode 0600. The file system \
              must have direct I/O (tmpfs has not). No other daemon may use them, and none may belong to an image. A \
              device is used if it begins and ends with zeroes or holds an SSD store of Undercroft; one that holds \
-             anything else is refused: `blkdiscard` or `wipefs` empty it."
+             anything else is refused: `blkdiscard` empties it."
         ),
         key!(
             "size",

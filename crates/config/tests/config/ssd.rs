@@ -94,3 +94,27 @@ fn stores_of_nodes_are_chosen_and_the_store_itself_takes_a_restart() {
     assert_eq!(change.needs_restart, ["ssd.segment: 2MiB -> 1MiB", "ssd.admit: second -> none"]);
     assert_eq!(change.result.unwrap().ssd, old.ssd);
 }
+
+/// A disk on SSDs alone leaves the RAM to the others; whoever promised it some keeps the promise.
+#[test]
+fn a_disk_on_ssds_alone_has_of_ram_what_serving_takes() {
+    let place = Place::new();
+    let disk = |name: &str, image: &str, more: &str| {
+        format!("[[vm.disk]]\nname = \"{name}\"\nimage = \"{image}\"\nformat = \"raw\"\nweight = 50\n{more}\n")
+    };
+    let text = |vm: &str, a: &str| {
+        let disks = disk("a", "a.raw", a) + &disk("b", "b.raw", "store = \"both\"");
+        format!(
+            "[store]\nmemory = \"1GiB\"\n[ssd]\npaths = [\"ssd0\"]\nsize = \"1GiB\"\n[[vm]]\nname = \"web\"\n{vm}\n{disks}"
+        )
+    };
+    let share = |plan: &undercroft_config::ServePlan, name: &str| plan.find(name).unwrap().share_bytes;
+    let plan = place.good(&text("store = \"ssd\"", ""));
+    assert_eq!((share(&plan, "web:a"), share(&plan, "web:b")), (4 * MIB, 1020 * MIB), "what the VM says holds for a");
+    let plan = place.good(&text("", "store = \"ssd\"\nfloor = \"100MiB\""));
+    assert_eq!(share(&plan, "web:a"), 100 * MIB);
+    let plan = place.good(&text("", "store = \"ram\""));
+    assert_eq!(share(&plan, "web:a"), 512 * MIB);
+    let live = plan.with_change("web:a", &set("store", "ssd")).unwrap();
+    assert_eq!((share(&live, "web:a"), share(&live, "web:b")), (4 * MIB, 1020 * MIB), "at once, too");
+}

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use undercroft_backend::{ImageFiles, ImageStamp};
 use undercroft_cache::DiskId;
 use undercroft_cache::ssd::{GivenUp, Identity, OutOfService, Quiet, Stamp};
-use undercroft_config::{DiskPlan, ServePlan, StoreChoice};
+use undercroft_config::{ServePlan, StoreChoice};
 
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(500);
@@ -91,14 +91,6 @@ pub(super) fn identity_of(image: &ImageStamp) -> Identity {
     Identity(bytes)
 }
 
-/// Whether blocks of a disk may be in the SSD store: what is set for it, or for the nearest above it.
-fn may_use(plan: &ServePlan, disk: &DiskPlan) -> bool {
-    let of = |name: String| plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.store);
-    let container = || Some(format!("{}/{}", disk.vm.as_ref()?, disk.container.as_ref()?));
-    let set = disk.store.or_else(|| of(container()?)).or_else(|| of(disk.vm.clone()?));
-    set != Some(StoreChoice::Ram)
-}
-
 /// Starts the thread. It ends with the service.
 pub(in super::super) fn begin(service: Weak<Service>) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("undercroft-ssd".into()).spawn(move || {
@@ -138,7 +130,7 @@ impl Service {
     fn share_ssd(&self, memory: &mut Memory, worker: usize, plan: &ServePlan, disks: &[&Arc<ServedDisk>], news: &News) {
         let by_name = plan.by_name();
         let weight = |d: &Arc<ServedDisk>| {
-            let plan_of = by_name.get(d.info().name.as_str()).filter(|p| may_use(plan, p));
+            let plan_of = by_name.get(d.info().name.as_str()).filter(|p| plan.store_of(p) != Some(StoreChoice::Ram));
             plan_of.map_or(0, |p| u64::from(p.weight))
         };
         let all: u64 = disks.iter().map(|d| weight(d)).sum();
