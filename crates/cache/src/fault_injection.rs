@@ -137,13 +137,13 @@ pub enum Bug {
     /// What a failed write had begun to copy counts for ever.
     AbandonedCounts,
     /// What was read of the SSD store is served whatever it is.
-    SsdServesAnything,
+    BelowServesAnything,
     /// Changes do not wait until the SSD store has noted them.
-    SsdNotAwaited,
+    BelowNotAwaited,
     /// A change leaves the blocks in the SSD store as they were.
-    SsdKeepsChanged,
+    BelowKeepsChanged,
     /// The SSD store keeps blocks that the disk lost.
-    SsdKeepsLost,
+    BelowKeepsLost,
     /// A write that is installed in steps ends with the first of them.
     RestOfWriteForgotten,
     /// Those who wait until there is room among the waiters of a read are not woken.
@@ -279,10 +279,10 @@ impl Bug {
         Bug::PieceForgotten,
         Bug::PieceTakenAgain,
         Bug::AbandonedCounts,
-        Bug::SsdServesAnything,
-        Bug::SsdNotAwaited,
-        Bug::SsdKeepsChanged,
-        Bug::SsdKeepsLost,
+        Bug::BelowServesAnything,
+        Bug::BelowNotAwaited,
+        Bug::BelowKeepsChanged,
+        Bug::BelowKeepsLost,
         Bug::RestOfWriteForgotten,
         Bug::CrowdForgotten,
         Bug::LoanKept,

@@ -94,6 +94,8 @@ pub struct SimDisk {
     pub honest: bool,
     /// An operation that so many others passed, taking effect or being delivered, is the next.
     pub patience: u64,
+    /// One read in so many has a bit that was not written; 0 for none.
+    pub garbles_one_in: u64,
     /// Operations delivered so far.
     pub deliveries: u64,
     /// Failures delivered: reads, writes, flushes, discards and zeroes, statuses; reads of bad sectors once more.
@@ -140,6 +142,7 @@ impl SimDisk {
             bad: Vec::new(),
             honest: false,
             patience: u64::MAX,
+            garbles_one_in: 0,
             deliveries: 0,
             failures_of: [0; 6],
             failed: Vec::new(),
@@ -495,7 +498,12 @@ impl SimDisk {
             return Some(self.rests.swap_remove(rng.below(self.rests.len() as u64) as usize));
         }
         let next = self.any_op(rng, true)?;
-        let op = self.ops.swap_remove(next);
+        let mut op = self.ops.swap_remove(next);
+        if op.io.kind == IoKind::Read && self.garbles_one_in > 0 && rng.one_in(self.garbles_one_in) {
+            let frames = op.io.buf.frames.len() as u64;
+            let frame = &mut op.io.buf.frames[rng.below(frames) as usize];
+            frame.bytes_mut()[rng.below(FRAME_BYTES as u64) as usize] ^= 1 << rng.below(8);
+        }
         let (result, extents) = op.outcome?;
         if !matches!(op.io.kind, IoKind::Read | IoKind::Flush | IoKind::Status) {
             self.delivered.insert(op.number, now);

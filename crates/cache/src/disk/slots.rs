@@ -60,7 +60,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Forgets every cached block that overlaps bytes `from..to`. Costs no more than the blocks cached.
     pub(super) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Store) {
         let (first, end) = (from / B, to.div_ceil(B));
-        if !self.faults.has(Bug::SsdKeepsLost)
+        if !self.faults.has(Bug::BelowKeepsLost)
             && let Some(tier) = arena.tier_mut()
         {
             tier.invalidate(self.settings.id(), first, end);

@@ -102,7 +102,7 @@ impl<P: FaultInjection> Disk<P> {
             if done.result.is_err() {
                 tier.read_failed(disk, block, Stored { token, ..stored });
             } else {
-                good &= tier.is_good(disk, block, token, frame.bytes()) || self.faults.has(Bug::SsdServesAnything);
+                good &= tier.is_good(disk, block, token, frame.bytes()) || self.faults.has(Bug::BelowServesAnything);
             }
         }
         if good {
@@ -160,7 +160,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// A change of blocks `first..end` begins: nothing of it is in the store from now on, until it has ended.
     pub(super) fn change_below(&mut self, first: u64, end: u64, arena: &mut Store) {
-        if !self.faults.has(Bug::SsdKeepsChanged)
+        if !self.faults.has(Bug::BelowKeepsChanged)
             && let Some(tier) = arena.tier_mut()
         {
             tier.change_begins(self.settings.id(), first, end);
@@ -169,7 +169,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// It has ended.
     pub(super) fn changed_below(&mut self, first: u64, end: u64, arena: &mut Store) {
-        if !self.faults.has(Bug::SsdKeepsChanged)
+        if !self.faults.has(Bug::BelowKeepsChanged)
             && let Some(tier) = arena.tier_mut()
         {
             tier.change_ended(self.settings.id(), first, end);
@@ -181,7 +181,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn send<E: Effects>(&self, io: Io, cx: &mut Cx<'_, E>) {
         if io.kind.changes()
             && let Some(tier) = cx.arena.tier_mut()
-            && !self.faults.has(Bug::SsdNotAwaited)
+            && !self.faults.has(Bug::BelowNotAwaited)
         {
             if let Some(io) = tier.hold_up(io) {
                 cx.fx.submit(io);

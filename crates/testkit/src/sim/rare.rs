@@ -182,6 +182,9 @@ impl<P: FaultInjection> Sim<P> {
         options.io_disks = room.io_disks;
         options.group = room.group;
         self.extras.set(&mut options);
+        if let Some(ssd) = &mut self.ssd {
+            ssd.shape(&mut options);
+        }
         if self.weak {
             options.exclusive = ExclusiveMode::Off;
         }

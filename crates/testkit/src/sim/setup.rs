@@ -114,6 +114,10 @@ impl<P: FaultInjection> Sim<P> {
         (0..disks).for_each(|_| ground.disk(&mut drawn, &mut rng));
         let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
         sims.iter_mut().zip(&mut disk_options).for_each(|(disk, options)| extras.shape(disk, options));
+        let mut ssd = SsdRun::new(seed);
+        if let Some(ssd) = &mut ssd {
+            disk_options.iter_mut().for_each(|options| ssd.shape(options));
+        }
         let mut content_key = ContentKey::from_seed(rng.bits());
         let weak = rng.one_in(3) && !extras.opaque;
         if weak {
@@ -142,7 +146,6 @@ impl<P: FaultInjection> Sim<P> {
         let multi_block = if extras.offsets.is_some() { multi_block.max(20) } else { multi_block };
         let mostly_reads = rng.one_in(3) || clones || extras.opaque;
         let mut world = World::new(sims, rng.bits(), with_log);
-        let mut ssd = SsdRun::new(seed);
         world.devices = ssd.as_mut().map_or(Vec::new(), SsdRun::devices);
         let mut sim = Self {
             rng,

@@ -12,7 +12,7 @@ use undercroft_cache::fault_injection::{FaultInjection, NoFaults};
 use undercroft_cache::ssd::{
     Admission, BootId, Format, Identity, Kept, Known, Media, OutOfService, Region, Ssd, Stamp, StoreId,
 };
-use undercroft_cache::{DiskId, Event, Io, IoTarget, Op, ReqId, Request, SSD};
+use undercroft_cache::{DiskId, DiskOptions, Event, Io, IoTarget, Op, ReqId, Request, SSD};
 
 /// Bytes of a region: the tables, and some segments.
 const REGION_BYTES: u64 = 6 << 20;
@@ -56,7 +56,18 @@ impl SsdRun {
     /// Its devices.
     pub fn devices(&mut self) -> Vec<SimDisk> {
         let fails_one_in = *self.rng.pick(&[0, 0, 0, 300]);
-        (0..self.rng.between(1, 2)).map(|_| SimDisk::new(geometry(fails_one_in))).collect()
+        let garbles_one_in = *self.rng.pick(&[0, 8, 40]);
+        let device = || {
+            let mut device = SimDisk::new(geometry(fails_one_in));
+            device.garbles_one_in = garbles_one_in;
+            device
+        };
+        (0..self.rng.between(1, 2)).map(|_| device()).collect()
+    }
+
+    /// How a disk is served above the store: much of it does not fit into RAM.
+    pub fn shape(&mut self, options: &mut DiskOptions) {
+        options.capacity_blocks = options.capacity_blocks.min(*self.rng.pick(&[1, 4, 8, 20]));
     }
 
     fn name(&mut self) -> StoreId {
@@ -233,9 +244,8 @@ impl<P: FaultInjection> Sim<P> {
     }
 
     fn hear_of_given_up(&mut self) {
-        let Some(core) = self.core.as_mut() else { return };
-        let Some(ssd) = core.ssd_mut() else { return };
-        if let Some(given_up) = ssd.given_up() {
+        while let Some(ssd) = self.core().ssd_mut() {
+            let Some(given_up) = ssd.given_up() else { return };
             ssd.given_up_is_recorded(given_up.device);
             // Recorded: nothing of it is believed at the next start.
             let device = usize::from(given_up.device);
