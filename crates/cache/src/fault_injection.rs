@@ -136,6 +136,14 @@ pub enum Bug {
     PieceTakenAgain,
     /// What a failed write had begun to copy counts for ever.
     AbandonedCounts,
+    /// What was read of the SSD store is served whatever it is.
+    BelowServesAnything,
+    /// Changes do not wait until the SSD store has noted them.
+    BelowNotAwaited,
+    /// A change leaves the blocks in the SSD store as they were.
+    BelowKeepsChanged,
+    /// The SSD store keeps blocks that the disk lost.
+    BelowKeepsLost,
     /// A write that is installed in steps ends with the first of them.
     RestOfWriteForgotten,
     /// Those who wait until there is room among the waiters of a read are not woken.
@@ -173,11 +181,53 @@ pub enum Bug {
     OffsetWhileBusy,
     /// A request waits for as many frames as it can use, which its disk may never have.
     WaitsForTooMuch,
+    /// Blocks of an SSD are taken for those of an image that is another one since.
+    SsdStampNotCompared,
+    /// They are taken after the host was started again, though the stop was not orderly.
+    SsdBootIgnored,
+    /// They are taken from segments that an owner had given up.
+    SsdOldestIgnored,
+    /// They are taken by one copy of the table of owners, though the other is broken.
+    SsdOneTableIsEnough,
+    /// Summaries are believed after an orderly stop though they are not those that were written then.
+    SsdDigestIgnored,
+    /// Summaries of segments still name blocks that were changed.
+    SsdSummaryKept,
+    /// They still name blocks that had to go for want of room.
+    SsdDropNotRecorded,
+    /// Summaries that were written again are not read back.
+    SsdNotReadBack,
+    /// A change does not end what is being written down of a disk without changes.
+    SsdQuietIgnoresChange,
+    /// A table of owners that calls one clean is written before its summaries are durable.
+    SsdCleanBeforeFlush,
+    /// A disk is changed before the table says so.
+    SsdDirtyAfterWrite,
+    /// A disk is changed while a device that cannot be written to any more calls it clean.
+    SsdGivenUpNotWaitedFor,
+    /// A summary is written before its segment's blocks are.
+    SsdSummaryBeforeData,
+    /// A segment is used again without an end of its former summary.
+    SsdMarkLeftOut,
+    /// A change leaves blocks that wait to be written to an SSD as they were.
+    SsdChangeKeepsStaged,
+    /// A block is admitted to an SSD while it is being changed.
+    SsdChangingAdmitted,
+    /// What was read from an SSD is the block's though it was changed meanwhile.
+    SsdReadOutlivesChange,
+    /// A place that was used again while it was read is taken for a broken one.
+    SsdRecycledNotSeen,
+    /// What was read from an SSD is not verified.
+    SsdUnverified,
+    /// A block that RAM lets go stays held on its SSD.
+    SsdHeldNotCleared,
+    /// Entries of a segment that was emptied stay.
+    SsdCleaningLeavesEntries,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 69] = [
+    pub const ALL: [Bug; 94] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -229,6 +279,10 @@ impl Bug {
         Bug::PieceForgotten,
         Bug::PieceTakenAgain,
         Bug::AbandonedCounts,
+        Bug::BelowServesAnything,
+        Bug::BelowNotAwaited,
+        Bug::BelowKeepsChanged,
+        Bug::BelowKeepsLost,
         Bug::RestOfWriteForgotten,
         Bug::CrowdForgotten,
         Bug::LoanKept,
@@ -247,5 +301,26 @@ impl Bug {
         Bug::OffsetKeepsCache,
         Bug::OffsetWhileBusy,
         Bug::WaitsForTooMuch,
+        Bug::SsdStampNotCompared,
+        Bug::SsdBootIgnored,
+        Bug::SsdOldestIgnored,
+        Bug::SsdOneTableIsEnough,
+        Bug::SsdDigestIgnored,
+        Bug::SsdSummaryKept,
+        Bug::SsdDropNotRecorded,
+        Bug::SsdNotReadBack,
+        Bug::SsdQuietIgnoresChange,
+        Bug::SsdCleanBeforeFlush,
+        Bug::SsdDirtyAfterWrite,
+        Bug::SsdGivenUpNotWaitedFor,
+        Bug::SsdSummaryBeforeData,
+        Bug::SsdMarkLeftOut,
+        Bug::SsdChangeKeepsStaged,
+        Bug::SsdChangingAdmitted,
+        Bug::SsdReadOutlivesChange,
+        Bug::SsdRecycledNotSeen,
+        Bug::SsdUnverified,
+        Bug::SsdHeldNotCleared,
+        Bug::SsdCleaningLeavesEntries,
     ];
 }

@@ -13,10 +13,11 @@ pub mod limits;
 mod store;
 mod types;
 
-pub use crate::core::{Core, DiskSettings, IoPoolUse, MemoryUse};
+pub use crate::core::{Core, DiskSettings, IoPoolUse, MemoryUse, SSD};
 pub use content::{ContentHash, ContentKey};
 pub use disk::{blocks_per_disk_max, disk_bytes};
 pub use fault_injection::NoFaults;
+pub use store::ssd;
 pub use types::{
     AddDiskError, Base, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState,
     Extent, Found, Geometry, GroupId, Io, IoDone, IoError, IoKind, IoNeeds, IoTarget, LayerId, Lost, MemoryId, Op,

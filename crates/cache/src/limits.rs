@@ -58,6 +58,10 @@ pub const SLOT_CONTENT_BYTES_MAX: usize = 20;
 /// Slots of a disk at most for each block of its capacity, if deduplication saves it the frames for them.
 pub const SLOTS_PER_BLOCK_MAX: u32 = 8;
 
+/// How long a read of the SSD store may take before a tick has the image read as well: many times what a device in order
+/// needs, and less than a guest finds long.
+pub const SSD_LATE_NS: u64 = 100_000_000;
+
 /// Blocks of one disk that wait in their slots to be hashed at most; one more is hashed at once.
 pub const UNLEARNED_MAX: usize = 1024;
 
@@ -152,3 +156,31 @@ pub const EARLY_COPIES_MAX: u32 = 32;
 
 /// The table of a guest's pages takes at most one part in so many of its disk's share.
 pub const GUEST_TABLE_PART: u64 = 4;
+
+/// Blocks of one device that wait in memory to be written to it at most (1 MiB).
+pub const SSD_STAGED_MAX: usize = 256;
+
+/// Frames of one device for summaries and tables of its store.
+pub const SSD_IO_FRAMES: usize = 64;
+
+/// Operations of one device's store that are under way at most; reads of blocks are not its own.
+pub const SSD_OPS_MAX: usize = 16;
+
+/// Free segments of a device that are kept ready.
+pub const SSD_FREE_SEGMENTS: usize = 4;
+
+/// Blocks that one event looks for at most, to drop them because they are changed.
+pub const SSD_DROP_BLOCKS: u64 = 4096;
+
+/// Of a change that spans more (16 GiB), all that the SSD store has of the disk is dropped: to look for that many would
+/// keep the disk's changes waiting.
+pub const SSD_DROP_BLOCKS_MAX: u64 = 1 << 22;
+
+/// So many blocks that do not hold what was written take a device out of service.
+pub const SSD_MISMATCHES_MAX: u64 = 16;
+
+/// An operation of a store's that takes so long makes its device one that is not asked for blocks...
+pub const SSD_STALL_NS: u64 = 1_000_000_000;
+
+/// ... and so long, one that is out of service.
+pub const SSD_GIVE_UP_NS: u64 = 20_000_000_000;

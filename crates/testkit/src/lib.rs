@@ -15,6 +15,7 @@ pub mod sim;
 pub mod sim_disk;
 mod sim_guest;
 pub mod space;
+pub mod ssd;
 pub mod violation;
 pub mod world;
 

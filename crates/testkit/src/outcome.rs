@@ -64,6 +64,13 @@ pub struct Outcome {
     pub offset: u64,
     /// Of the captures, those of such blocks. Campaigns do not keep it.
     pub captures_across: u64,
+    /// Blocks read from the SSD store, those that it did not give in time, and those that it had when a core started.
+    /// Campaigns do not keep these three.
+    pub below: u64,
+    /// See `below`.
+    pub late: u64,
+    /// See `below`.
+    pub recovered: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -156,6 +163,9 @@ impl Outcome {
         self.opaque += o.opaque;
         self.offset += o.offset;
         self.captures_across += o.captures_across;
+        self.below += o.below;
+        self.late += o.late;
+        self.recovered += o.recovered;
         self.coverage.add(&o.coverage);
     }
 
@@ -178,6 +188,8 @@ impl Outcome {
         assert!(self.offset > 0, "no disk's blocks began where pages do: {self:?}");
         assert!(self.opaque > 0, "no disk was found to be opaque: {self:?}");
         assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
+        let below = [self.below, self.late, self.recovered];
+        assert!(below.iter().all(|&n| n > 0), "the SSD store was of no use: {self:?}");
         let missing = self.coverage.missing(RARE);
         assert!(missing.is_empty(), "the runs never came by {missing:?}:\n{}", self.coverage.table());
     }

@@ -17,6 +17,7 @@ mod pools;
 mod rare;
 mod rest;
 mod setup;
+pub(crate) mod ssd;
 
 use crate::coverage::{Seen, While};
 pub use crate::outcome::Outcome;
@@ -25,10 +26,12 @@ use crate::violation::{PlanFailed, RunFailed, Violation};
 use crate::world::{SimSide, World};
 use calls::Measured;
 use extras::Extras;
+use ssd::SsdRun;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
+use undercroft_cache::ssd::Ssd;
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event};
 use undercroft_engine::PartRange;
 use undercroft_engine::shares::Hint;
@@ -152,6 +155,8 @@ pub(crate) struct Sim<P: FaultInjection> {
     /// Whether hashes collide.
     weak: bool,
     extras: Extras,
+    /// The SSD store below the core, in runs that have one.
+    ssd: Option<SsdRun>,
     /// Per disk: its hint, whether its guest is scanned, and since when it is measured.
     hinted: Vec<Hint>,
     scanned: Vec<bool>,
@@ -166,11 +171,15 @@ impl<P: FaultInjection> Sim<P> {
     fn apply(&mut self, event: Event) {
         let now = self.now_ns;
         let Self { core, world, .. } = self;
-        core.as_mut().expect("a core").apply(event, now, world);
+        let core = core.as_mut().expect("a core");
+        core.apply(event, now, world);
         // Nothing wakes a request but an operation of its disk, or a paused one that goes on: without any, all are
         // answered.
+        // A device that fails is to be recorded first, and large changes are noted in spare time.
+        let failed = |ssd: &Ssd| ssd.stats().iter().any(|s| s.out_of_service.is_some()) || ssd.has_more_to_drop();
+        let devices = world.devices.iter().any(|d| d.under_way() > 0) || core.ssd().is_some_and(failed);
         let waits = |(d, s): (usize, &SimSide)| {
-            s.pending > 0 && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.paused.disk.0 as usize != d)
+            s.pending > 0 && !devices && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.paused.disk.0 as usize != d)
         };
         if let Some(d) = world.sides.iter().enumerate().position(waits) {
             let waits = world.requests.values().find(|p| p.req.disk.0 as usize == d).map(|p| p.req);
@@ -225,6 +234,7 @@ impl<P: FaultInjection> Sim<P> {
         self.change_live();
         self.change_pools();
         self.tell_late();
+        self.step_ssd();
         if (self.extras.opaque || self.extras.offsets.is_some()) && self.steps.is_multiple_of(16) {
             // A page is copied only once the content of its block has been hashed.
             self.spare();

@@ -25,7 +25,7 @@ use crate::rng::Rng;
 use crate::space::Space;
 use std::collections::HashMap;
 use std::rc::Rc;
-use undercroft_cache::{Extent, Io, IoDone, IoError, IoKind};
+use undercroft_cache::{DiskId, Extent, Io, IoDone, IoError, IoKind};
 use undercroft_host::{FRAME_BYTES, IoBuf};
 
 /// What a simulated disk is like.
@@ -94,6 +94,8 @@ pub struct SimDisk {
     pub honest: bool,
     /// An operation that so many others passed, taking effect or being delivered, is the next.
     pub patience: u64,
+    /// One read in so many has a bit that was not written; 0 for none.
+    pub garbles_one_in: u64,
     /// Operations delivered so far.
     pub deliveries: u64,
     /// Failures delivered: reads, writes, flushes, discards and zeroes, statuses; reads of bad sectors once more.
@@ -111,6 +113,8 @@ pub struct SimDisk {
     numbers: u64,
     /// Failures delivered so far.
     pub failures: u64,
+    /// Counts changes of what it holds, as a file's time of modification does.
+    pub changes: u64,
 }
 
 /// An operation that the contract of [`Io`] forbids.
@@ -138,6 +142,7 @@ impl SimDisk {
             bad: Vec::new(),
             honest: false,
             patience: u64::MAX,
+            garbles_one_in: 0,
             deliveries: 0,
             failures_of: [0; 6],
             failed: Vec::new(),
@@ -150,6 +155,7 @@ impl SimDisk {
             rests: Vec::new(),
             numbers: 0,
             failures: 0,
+            changes: 0,
         }
     }
 
@@ -401,6 +407,7 @@ impl SimDisk {
 
     /// Another program has written zeroes or a pattern to it, durably, and the core was not told.
     pub(crate) fn written_elsewhere(&mut self, offset: u64, bytes: &[u8]) {
+        self.changes += 1;
         for (start, medium, len) in self.space.clone().kept(offset, bytes.len() as u64) {
             let (from, n) = ((start - offset) as usize, len as usize);
             self.live[medium as usize..][..n].copy_from_slice(&bytes[from..from + n]);
@@ -424,6 +431,7 @@ impl SimDisk {
     pub fn lose(&mut self, may: impl Fn(usize) -> bool, rng: &mut Rng) -> Vec<usize> {
         let mut lost = self.volatile_sectors();
         lost.retain(|&s| may(s) && !rng.one_in(4));
+        self.changes += 1;
         for &sector in &lost {
             let old: Box<[u8]> = Self::sector_of(&self.durable, sector).into();
             self.live[sector * SECTOR..][..old.len()].copy_from_slice(&old);
@@ -438,6 +446,7 @@ impl SimDisk {
 
     /// Sectors have changed: they are volatile, or durable at once.
     fn note(&mut self, number: u64, from: u64, to: u64, fua: bool) {
+        self.changes += 1;
         for sector in from as usize / SECTOR..(to as usize).div_ceil(SECTOR) {
             let bytes: Box<[u8]> = Self::sector_of(&self.live, sector).into();
             if fua {
@@ -489,7 +498,12 @@ impl SimDisk {
             return Some(self.rests.swap_remove(rng.below(self.rests.len() as u64) as usize));
         }
         let next = self.any_op(rng, true)?;
-        let op = self.ops.swap_remove(next);
+        let mut op = self.ops.swap_remove(next);
+        if op.io.kind == IoKind::Read && self.garbles_one_in > 0 && rng.one_in(self.garbles_one_in) {
+            let frames = op.io.buf.frames.len() as u64;
+            let frame = &mut op.io.buf.frames[rng.below(frames) as usize];
+            frame.bytes_mut()[rng.below(FRAME_BYTES as u64) as usize] ^= 1 << rng.below(8);
+        }
         let (result, extents) = op.outcome?;
         if !matches!(op.io.kind, IoKind::Read | IoKind::Flush | IoKind::Status) {
             self.delivered.insert(op.number, now);
@@ -515,6 +529,11 @@ impl SimDisk {
     /// The host dies. With `power_cut`, what is volatile is kept or lost sector by sector. Returns the memory of the
     /// operations that were under way.
     pub fn crash(&mut self, power_cut: bool, rng: &mut Rng) -> Vec<IoBuf> {
+        self.crash_of(power_cut, rng).into_iter().map(|(_, buf)| buf).collect()
+    }
+
+    /// The same, with the disk that each operation was for.
+    pub(crate) fn crash_of(&mut self, power_cut: bool, rng: &mut Rng) -> Vec<(DiskId, IoBuf)> {
         for _ in 0..rng.below(self.ops.len() as u64 + 1) {
             self.execute(rng);
         }
@@ -525,7 +544,26 @@ impl SimDisk {
         }
         self.delivered.clear();
         self.live.clone_from(&self.durable);
-        self.ops.drain(..).map(|op| op.io.buf).chain(self.rests.drain(..).map(|rest| rest.buf)).collect()
+        let ops = self.ops.drain(..).map(|op| (op.io.disk, op.io.buf));
+        ops.chain(self.rests.drain(..).map(|rest| (rest.disk, rest.buf))).collect()
+    }
+
+    /// All that it holds is durable from now on.
+    pub(crate) fn sync(&mut self) {
+        self.volatile.clear();
+        self.durable.clone_from(&self.live);
+    }
+
+    /// Reads at once, as before anything serves it.
+    pub(crate) fn read_now(&self, offset: u64, to: &mut [u8]) {
+        to.copy_from_slice(&self.live[offset as usize..][..to.len()]);
+    }
+
+    /// Writes at once, durably.
+    pub(crate) fn write_now(&mut self, offset: u64, from: &[u8]) {
+        for medium in [&mut self.live, &mut self.durable] {
+            medium[offset as usize..][..from.len()].copy_from_slice(from);
+        }
     }
 }
 

@@ -137,6 +137,8 @@ fn aligned(req: &Request, align: u64) -> (u64, u64) {
 pub struct World {
     /// The disks, by number.
     pub sides: Vec<SimSide>,
+    /// The devices of the SSD store.
+    pub devices: Vec<SimDisk>,
     /// Memories of guests, by number.
     pub memories: BTreeMap<u64, SimGuest>,
     /// Requests under way, by tag.
@@ -203,6 +205,7 @@ impl World {
             .collect();
         Self {
             sides,
+            devices: Vec::new(),
             memories: BTreeMap::new(),
             requests: HashMap::new(),
             time: 1,

@@ -21,6 +21,8 @@ fn assert_found(bug: Bug) {
         | Bug::CrowdForgotten => 8 * n - 7,
         // Steps, and pools that change: one in three of these.
         Bug::DropsPassSlotsOver => 24 * n - 23,
+        // One in eight has an SSD store.
+        Bug::BelowServesAnything | Bug::BelowKeepsChanged | Bug::BelowKeepsLost => 8 * n - 2,
         // Guests whose disks are told of changes one by one.
         Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
         // Guests whose pages lie across blocks.
@@ -47,7 +49,10 @@ fn assert_found(bug: Bug) {
 ///
 /// Of the last two, one takes a cache larger than those simulated, the other more seeds than these tests have:
 /// tests/regressions.rs.
-const ELSEWHERE: [Bug; 5] = [
+///
+/// That the first change after a start waits has a scenario: crates/cache/tests/core/ssd.rs.
+const ELSEWHERE: [Bug; 6] = [
+    Bug::BelowNotAwaited,
     Bug::CaptureTakenForBase,
     Bug::NewcomersPartPays,
     Bug::PaysLessEarly,
@@ -139,5 +144,8 @@ planted! {
     a_former_table_of_pages_that_nobody_pays_for_is_found: OldTableUnpaid,
     copies_that_fail_and_do_not_count_are_found: FailedCopiesForgotten,
     pages_of_a_long_read_taken_to_be_beside_each_other_are_found: RunPagesAssumed,
+    blocks_of_an_ssd_that_are_not_verified_are_found: BelowServesAnything,
+    changed_blocks_that_stay_on_an_ssd_are_found: BelowKeepsChanged,
+    lost_blocks_that_stay_on_an_ssd_are_found: BelowKeepsLost,
     a_wait_for_more_frames_than_there_are_is_found: WaitsForTooMuch,
 }

@@ -52,6 +52,20 @@ fn no_seed_finds_stale_lost_or_foreign_data() {
     }
 }
 
+/// More runs with an SSD store, which one in eight of the seeds above has.
+#[test]
+fn blocks_of_an_ssd_store_are_served_as_the_disk_has_them() {
+    let mut total = Outcome::default();
+    for n in 51..=90 {
+        let seed = 8 * n - 2;
+        match run(Plan { seed, steps: 20_000, bug: None }) {
+            Ok(o) => total.add(&o),
+            Err(what) => panic!("seed {seed}: {what}"),
+        }
+    }
+    assert!(total.below > 1000 && total.recovered > 1000, "{total:?}");
+}
+
 /// More runs of guests whose pages lie across blocks, which few of the seeds above have.
 #[test]
 fn pages_across_blocks_are_served_as_others_are() {

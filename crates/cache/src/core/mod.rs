@@ -10,10 +10,12 @@ mod live;
 mod parts;
 mod pools;
 mod settings;
+mod ssd;
 mod state;
 mod tables;
 
 pub use live::DiskSettings;
+pub use ssd::SSD;
 pub use state::{IoPoolUse, MemoryUse};
 
 use crate::content::ContentKey;
@@ -23,6 +25,7 @@ use crate::disk::{
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
+use crate::store::tier::Tier;
 use crate::types::{
     AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, IoNeeds, Op, ReqId, Request,
 };
@@ -158,6 +161,9 @@ impl<P: FaultInjection> Core<P> {
         self.leave_for_good(id);
         let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
         disk.release(&mut self.arena);
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.detach(id);
+        }
         self.arena.leave(id);
         self.keep_to_promises();
         self.arena.fit();
@@ -207,7 +213,9 @@ impl<P: FaultInjection> Core<P> {
     #[inline]
     pub fn apply<E: Effects>(&mut self, event: Event, now_ns: u64, fx: &mut E) {
         let left = self.options.step_bytes;
+        self.arena.set_now(now_ns);
         match event {
+            Event::IoDone(done) if done.disk == SSD => self.ssd_done(done),
             Event::Request(req) => {
                 let Some(disk) = self.disks.get_mut(req.disk.0 as usize).and_then(Option::as_mut) else {
                     return fx.reply(req.id, Err(IoError::Shutdown));
@@ -263,6 +271,9 @@ impl<P: FaultInjection> Core<P> {
             Event::Spare { copies } => self.use_spare_time(copies, now_ns, fx),
             Event::Tick => self.tick(now_ns, fx),
         }
+        if self.arena.has_tier() {
+            self.serve_ssd(now_ns, fx);
+        }
         if self.arena.guests.any_left() {
             self.tell_left();
         }
@@ -313,12 +324,18 @@ impl<P: FaultInjection> Core<P> {
         self.arena.fit();
         self.arena.look_at_all();
         let left = self.options.step_bytes;
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.ssd_mut().tick(now_ns);
+        }
         let mut evictions = SHRINK_BLOCKS_PER_EVENT;
         for id in 0..self.disks.len() {
             self.bring_index(DiskId(id as u32));
             let Some(disk) = &mut self.disks[id] else { continue };
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
             disk.follow_pool();
+            if cx.arena.has_tier() {
+                disk.race_late_reads(cx);
+            }
             disk.expire_ahead(READAHEAD_KEEP_NS, cx);
             disk.note_loan(cx.arena);
             evictions -= disk.shrink_step(evictions, cx.arena);
@@ -352,7 +369,7 @@ impl<P: FaultInjection> Core<P> {
     /// Whether there is something to do once the replies are out: [`Event::Spare`].
     #[inline]
     pub fn wants_spare(&self) -> bool {
-        !self.spare.is_empty() || self.to_trim > 0 || self.arena.guests.are_busy()
+        !self.spare.is_empty() || self.to_trim > 0 || self.arena.guests.are_busy() || self.arena.tier_presses()
     }
 
     /// Whether so much of that has gathered that it should not wait for the end of a batch.
@@ -449,6 +466,9 @@ impl<P: FaultInjection> Drop for Core<P> {
         if std::thread::panicking() {
             // Whatever broke, it should not break again here.
             return;
+        }
+        while let Some(buf) = self.arena.tier_mut().and_then(Tier::take_unsent) {
+            self.reclaim(buf);
         }
         for id in 0..self.disks.len() {
             self.with_disk(DiskId(id as u32), |d, arena| d.release(arena));

@@ -4,7 +4,7 @@
 //! changed nothing; one that is accepted is answered once, when nothing of it is under way and its cursor (the first
 //! byte that is not dealt with) is at its end.
 
-use super::records::What;
+use super::records::{ReadOp, What};
 use super::requests::Drops;
 use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
@@ -276,7 +276,7 @@ impl<P: FaultInjection> Disk<P> {
             _ => {}
         }
         let (op, id) = self.operations.begin(what);
-        cx.fx.submit(Io { op: id, disk: self.settings.id(), target: IoTarget::Image, kind, offset, len, buf });
+        self.send(Io { op: id, disk: self.settings.id(), target: IoTarget::Image, kind, offset, len, buf }, cx);
         op
     }
 
@@ -286,11 +286,15 @@ impl<P: FaultInjection> Disk<P> {
     /// If there is no such operation: a back end reported it twice, or invented it.
     pub(crate) fn done<E: Effects>(&mut self, done: IoDone, cx: &mut Cx<'_, E>) {
         let what = self.operations.end(done.op);
-        if done.result.is_err() {
+        if done.result.is_err() && !what.is_below() {
             self.stats.backend_errors += 1;
         }
         match what {
+            What::Read(read @ ReadOp { stored: Some(stored), .. }) => {
+                self.read_below_done(done.op.0 as u32, read, stored, done, cx);
+            }
             What::Read(read) => self.read_done(read, done, cx),
+            What::Late { count } => self.late_done(count, done, cx),
             What::Again(again) => self.again_done(again, done, cx),
             What::Write(write) => self.write_done(write, done, cx),
             What::Merge(merge) => self.merge_done(merge, done, cx),

@@ -33,6 +33,7 @@ mod settings;
 mod sharing;
 mod slab;
 mod slots;
+mod ssd;
 mod writes;
 
 pub(crate) use allowance::{
@@ -73,7 +74,7 @@ use writes::segment::Segment;
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2496;
+const DISK_BYTES: usize = 2560;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -176,6 +177,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Its blocks, the last one perhaps partial.
     pub(crate) fn size_blocks(&self) -> u64 {
         self.settings.blocks()
+    }
+
+    /// Its blocks but for a last one that is partial.
+    pub(crate) fn whole_blocks(&self) -> u64 {
+        self.settings.size() / B
     }
 
     /// How many more requests may be under way.

@@ -261,6 +261,17 @@ impl Operations {
         self.slab.remove(op).what
     }
 
+    /// A read of the SSD store that began before `before_ns`, if there is one.
+    pub(super) fn late_read(&self, before_ns: u64) -> Option<u32> {
+        let late = |op: &OpRec| matches!(op.what, What::Read(ReadOp { stored: Some(s), .. }) if s.since_ns < before_ns);
+        self.slab.iter().find(|(_, op)| late(op)).map(|(at, _)| at)
+    }
+
+    /// When the operation at a place ends, this is to be done instead.
+    pub(super) fn give_up(&mut self, op: u32, what: What) {
+        self.slab[op].what = what;
+    }
+
     /// The read at a place.
     pub(super) fn read_mut(&mut self, op: u32) -> &mut ReadOp {
         let What::Read(read) = &mut self.slab[op].what else { unreachable!("only reads are near at hand") };

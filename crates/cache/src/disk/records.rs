@@ -4,12 +4,15 @@
 //! that the table of them is paid for when the disk is added.
 
 use super::writes::losses::Since;
+use crate::store::tier::Stored;
 
 /// What to do when an operation completes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     /// Whole blocks are read, for waiters, slots, or the ring of blocks read ahead.
     Read(ReadOp),
+    /// A read of the SSD store that took too long: the image was read instead.
+    Late { count: u32 },
     /// Part of a read that failed is read again, for those who waited for it and need less than all of it.
     Again(Again),
     /// A segment of a write or of zeroes.
@@ -22,6 +25,13 @@ pub(super) enum What {
     Plain { rec: u32, since: Since },
 }
 
+impl What {
+    /// Whether the operation is one of the SSD store, not of the image.
+    pub(super) fn is_below(&self) -> bool {
+        matches!(self, What::Read(ReadOp { stored: Some(_), .. }) | What::Late { .. })
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOp {
     pub first: u64,
@@ -30,6 +40,8 @@ pub(super) struct ReadOp {
     pub fresh: u64,
     /// Bit per block: somebody waits for it.
     pub wanted: u64,
+    /// Where in the SSD store the blocks are, if they are read from there.
+    pub stored: Option<Stored>,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
     /// Blocks to copy for those who have joined it.

@@ -73,6 +73,11 @@ impl<T> Slab<T> {
         self.items.drain(..).flatten()
     }
 
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.items.iter().enumerate().filter_map(|(i, item)| Some((i as u32, item.as_ref()?)))
+    }
+
     pub(super) fn get(&self, i: u32) -> Option<&T> {
         self.items.get(i as usize)?.as_ref()
     }

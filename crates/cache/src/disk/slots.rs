@@ -21,6 +21,7 @@ impl<P: FaultInjection> Disk<P> {
             let newcomers = self.faults.has(Bug::NewcomersPartPays);
             let part = if newcomers { self.residents.part_of_slot(slot) } else { self.residents.part_of_block(key) };
             self.count_evicted(key);
+            self.offer_evicted(slot, key, arena);
             self.vacate(slot, key, part, arena);
             self.side.lapses(self.residents.index_mut(), arena);
         }
@@ -59,6 +60,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Forgets every cached block that overlaps bytes `from..to`. Costs no more than the blocks cached.
     pub(super) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Store) {
         let (first, end) = (from / B, to.div_ceil(B));
+        if !self.faults.has(Bug::BelowKeepsLost)
+            && let Some(tier) = arena.tier_mut()
+        {
+            tier.invalidate(self.settings.id(), first, end);
+        }
         if end - first <= u64::from(self.residents.index().len()) {
             for b in first..end {
                 self.drop_block(b, arena);
@@ -110,6 +116,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn evict_one(&mut self, arena: &mut Store) -> bool {
         let Some((key, slot)) = self.residents.index_mut().evict(|_| true) else { return false };
         self.count_evicted(key);
+        self.offer_evicted(slot, key, arena);
         self.vacate(slot, key, self.residents.part_of_block(key), arena);
         true
     }
@@ -150,6 +157,9 @@ impl<P: FaultInjection> Disk<P> {
             self.note_loan(arena);
         }
         self.epoch = self.epoch.wrapping_add(1);
+        if let Some(tier) = arena.tier_mut() {
+            tier.drop_all(self.settings.id());
+        }
         self.forget_guest(arena);
         self.vacate_all(arena);
         self.forget_unlearned();

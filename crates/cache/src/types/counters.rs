@@ -28,7 +28,7 @@ macro_rules! disk_counters {
             write_bytes: Bytes, "undercroft_disk_written_bytes_total";
             /// Blocks (4 KiB) of read requests found in RAM.
             hit_blocks: Blocks, "undercroft_cache_hits_total";
-            /// Blocks of read requests read from the image.
+            /// Blocks of read requests that were not in RAM: read from the image, or from the SSD store.
             miss_blocks: Blocks, "undercroft_cache_misses_total";
             // Neither a hit nor a miss.
             /// Blocks of read requests that joined a read under way.
@@ -57,6 +57,10 @@ macro_rules! disk_counters {
             shared_hit_blocks: Blocks, "undercroft_cache_shared_hit_blocks_total";
             /// Blocks whose content was hashed, to be shared.
             hashed_blocks: Blocks, "undercroft_cache_hashed_blocks_total";
+            /// Blocks that the SSD store did not give in time, so that they were read from the image as well.
+            ssd_late_blocks: Blocks, "undercroft_cache_ssd_late_blocks_total";
+            /// Blocks of read requests read from the SSD store; misses of RAM too.
+            ssd_hit_blocks: Blocks, "undercroft_cache_ssd_hit_blocks_total";
         }
     };
 }

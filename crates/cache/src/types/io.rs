@@ -16,6 +16,8 @@ pub struct OpId(pub u64);
 pub enum IoTarget {
     /// The disk's image.
     Image,
+    /// A device of the core's SSD store, by its number there; offsets are those of the store's region.
+    Ssd(u16),
 }
 
 /// An operation that the core wants done. It owns its buffer until it comes back in an [`IoDone`].

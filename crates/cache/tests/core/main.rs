@@ -18,4 +18,5 @@ mod mixed;
 mod offset;
 mod parts;
 mod pools;
+mod ssd;
 mod steps;

@@ -6,6 +6,7 @@
 use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
+use super::ssd::Devices;
 use super::tap::Tap;
 use std::collections::VecDeque;
 use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, IoTarget, Op, Paused, ReqId};
@@ -26,6 +27,7 @@ pub(super) struct Dirty {
 pub(super) struct Live<'a> {
     pub(super) ports: &'a mut [Option<PortSlot>],
     pub(super) disks: &'a mut [Option<Disk>],
+    pub(super) devices: &'a mut Devices,
     pub(super) dirty: &'a mut Dirty,
     /// Whether pages kept from guests are compared with their images first.
     pub(super) check_captures: bool,
@@ -143,14 +145,16 @@ impl Effects for Live<'_> {
             return;
         }
         let id = io.disk.0;
+        if let IoTarget::Ssd(device) = io.target {
+            probes::submit(id, io.op.0, io_kind(io.kind), io.offset, io.len);
+            return self.devices.submit(device, io);
+        }
         let Some(disk) = self.disks.get_mut(id as usize).and_then(Option::as_mut) else {
             panic!("the core submitted an operation for disk {id}, which is gone");
         };
         probes::submit(id, io.op.0, io_kind(io.kind), io.offset, io.len);
         disk.to_start += io.buf.len as usize;
-        match io.target {
-            IoTarget::Image => disk.backend.submit(io),
-        }
+        disk.backend.submit(io);
         if !disk.dirty {
             disk.dirty = true;
             self.dirty.disks.push_back(id);

@@ -18,6 +18,7 @@ mod polling;
 mod ports;
 mod reap;
 mod serve;
+mod ssd;
 mod tap;
 mod turn;
 
@@ -35,6 +36,8 @@ pub(crate) use exchange::NotExchanged;
 use handle::{Mailbox, Seen};
 use polling::Polling;
 use ports::PortSlot;
+pub use ssd::Device;
+use ssd::Devices;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -97,6 +100,8 @@ pub struct Worker {
     /// Disks that there have been.
     lives: u64,
     disks: Vec<Option<Disk>>,
+    /// What the core's SSD store lies on.
+    devices: Devices,
     ports: Vec<Option<PortSlot>>,
     /// Ports that are visited, because they had work lately.
     flows: Flows,

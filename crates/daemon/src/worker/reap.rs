@@ -24,6 +24,9 @@ impl Worker {
             busy = true;
             self.apply(Event::IoDone(refused));
         }
+        if self.devices.any() {
+            busy |= self.reap_ssd();
+        }
         let mut left = REAP_BYTES as isize;
         let mut i = 0;
         while i < self.busy_disks.len() {

@@ -206,6 +206,7 @@ impl Worker {
             let mut fx = Live {
                 ports: &mut self.ports,
                 disks: &mut self.disks,
+                devices: &mut self.devices,
                 dirty: &mut self.dirty,
                 check_captures: self.check_captures,
                 current: Some(r.id),

@@ -17,6 +17,7 @@ use undercroft_host::{Interest, Trigger, faults, now_ns};
 pub(super) const MAILBOX: u8 = 0;
 pub(super) const BACKEND: u8 = 1;
 pub(super) const PORT: u8 = 2;
+pub(super) const SSD: u8 = 3;
 
 /// Nanoseconds between two ticks of the core.
 const TICK_NS: u64 = 250_000_000;
@@ -106,7 +107,7 @@ impl Worker {
                 // `serve` arms and retires the ports that had nothing to say; some still have.
                 continue;
             }
-            let quiet = self.busy_disks.is_empty() && !self.leaving;
+            let quiet = self.busy_disks.is_empty() && self.devices.inflight() == 0 && !self.leaving;
             self.sleep(if quiet { QUIET_NS } else { self.tick_ns.saturating_sub(self.now_ns) });
             slept = true;
             self.news_ns = self.now_ns + NEWS_NS;
@@ -117,6 +118,7 @@ impl Worker {
         let mut fx = Live {
             ports: &mut self.ports,
             disks: &mut self.disks,
+            devices: &mut self.devices,
             dirty: &mut self.dirty,
             check_captures: self.check_captures,
             current: None,
@@ -142,6 +144,7 @@ impl Worker {
 
     /// Kicks the back ends and flushes the ports that were touched since the last time. Not within a turn's visits.
     pub(super) fn finish_turn(&mut self) {
+        self.devices.kick();
         // What a back end holds back waits for the next turn.
         for _ in 0..self.dirty.disks.len() {
             let Some(id) = self.dirty.disks.pop_front() else { break };
@@ -160,6 +163,7 @@ impl Worker {
     /// The same between two requests. What takes long to start waits for the end of the turn while other disks have
     /// work, so that they are looked at before and after it.
     pub(super) fn hand_over(&mut self) {
+        self.devices.kick();
         let mut i = 0;
         while let Some(&id) = self.dirty.disks.get(i) {
             if self.starts_long(id) {
@@ -463,6 +467,7 @@ impl Worker {
                 self.leaving = true;
                 continue;
             }
+            self.part_from_ssd(id);
             self.core.remove_disk(id);
             if let Some(tap) = &mut self.tap {
                 tap.forget(id);

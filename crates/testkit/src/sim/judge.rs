@@ -84,5 +84,7 @@ impl<P: FaultInjection> Sim<P> {
         o.evicted += s.evicted_blocks;
         o.failures += s.backend_errors;
         o.at_base += s.shared_hit_blocks;
+        o.below += s.ssd_hit_blocks;
+        o.late += s.ssd_late_blocks;
     }
 }

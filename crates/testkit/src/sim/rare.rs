@@ -182,6 +182,9 @@ impl<P: FaultInjection> Sim<P> {
         options.io_disks = room.io_disks;
         options.group = room.group;
         self.extras.set(&mut options);
+        if let Some(ssd) = &mut self.ssd {
+            ssd.shape(&mut options);
+        }
         if self.weak {
             options.exclusive = ExclusiveMode::Off;
         }
@@ -195,6 +198,7 @@ impl<P: FaultInjection> Sim<P> {
             self.core().set_base(id, base);
         }
         self.disk_options[d] = options;
+        self.use_ssd(d);
         self.open_ports(d);
         self.guest_comes_back(d);
     }
@@ -202,6 +206,8 @@ impl<P: FaultInjection> Sim<P> {
     pub(super) fn crash(&mut self) {
         self.world.note(|| "CRASH".into());
         let power_cut = self.rng.one_in(2);
+        self.stop_before_crash();
+        self.crash_ssd(power_cut);
         for d in 0..self.world.sides.len() {
             self.see(Seen::Crash, d);
             self.count(d);

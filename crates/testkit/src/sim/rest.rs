@@ -17,6 +17,10 @@ impl<P: FaultInjection> Sim<P> {
     fn finish_operations(&mut self) {
         for _ in 0..OPERATIONS_MAX {
             (0..self.world.sides.len()).for_each(|d| self.finish_operations_of(d));
+            self.finish_devices();
+            if self.world.sides.iter().any(|side| side.disk.under_way() > 0) {
+                continue;
+            }
             if self.world.violation.is_some() || !self.resume() {
                 return;
             }
@@ -95,6 +99,7 @@ impl<P: FaultInjection> Sim<P> {
     }
 
     pub(super) fn end(mut self) -> Result<Outcome, Violation> {
+        self.crash_ssd(false);
         for d in 0..self.world.sides.len() {
             self.count(d);
             for buf in self.world.sides[d].disk.crash(false, &mut self.rng) {

@@ -5,6 +5,7 @@
 
 use super::Sim;
 use super::extras::Extras;
+use super::ssd::SsdRun;
 use crate::alike::SimBase;
 use crate::outcome::Outcome;
 use crate::rng::Rng;
@@ -113,6 +114,10 @@ impl<P: FaultInjection> Sim<P> {
         (0..disks).for_each(|_| ground.disk(&mut drawn, &mut rng));
         let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
         sims.iter_mut().zip(&mut disk_options).for_each(|(disk, options)| extras.shape(disk, options));
+        let mut ssd = SsdRun::new(seed);
+        if let Some(ssd) = &mut ssd {
+            disk_options.iter_mut().for_each(|options| ssd.shape(options));
+        }
         let mut content_key = ContentKey::from_seed(rng.bits());
         let weak = rng.one_in(3) && !extras.opaque;
         if weak {
@@ -140,7 +145,8 @@ impl<P: FaultInjection> Sim<P> {
         let multi_block = if extras.opaque { 40 } else { *rng.pick(&[2, 4, 10, 90]) };
         let multi_block = if extras.offsets.is_some() { multi_block.max(20) } else { multi_block };
         let mostly_reads = rng.one_in(3) || clones || extras.opaque;
-        let world = World::new(sims, rng.bits(), with_log);
+        let mut world = World::new(sims, rng.bits(), with_log);
+        world.devices = ssd.as_mut().map_or(Vec::new(), SsdRun::devices);
         let mut sim = Self {
             rng,
             core: None,
@@ -162,6 +168,7 @@ impl<P: FaultInjection> Sim<P> {
             mostly_reads,
             weak,
             extras,
+            ssd,
             hinted: vec![Hint::Normal; disks],
             scanned: vec![false; disks],
             measured: vec![None; disks],
@@ -192,6 +199,7 @@ impl<P: FaultInjection> Sim<P> {
             }
         }
         self.core = Some(core);
+        self.boot_ssd();
         self.world.forget_guests();
         for d in 0..self.world.sides.len() {
             (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);

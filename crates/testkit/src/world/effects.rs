@@ -4,6 +4,7 @@
 //! does for a request that is not under way, or past its end, is a violation.
 
 use super::{Resumable, World};
+use crate::sim::ssd::device_of;
 use crate::coverage::Seen;
 use crate::rng::fill_pattern;
 use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
@@ -90,6 +91,12 @@ impl Effects for World {
         self.note(|| format!("  submit {:?} disk {} {:?} {}+{}", io.op, io.disk.0, io.kind, io.offset, io.len));
         self.time += 1;
         let now = self.time;
+        if let Some(device) = device_of(&io) {
+            if let Err(why) = self.devices[device].submit(io, now) {
+                self.violate(why);
+            }
+            return;
+        }
         let side = &mut self.sides[io.disk.0 as usize];
         let changes = matches!(io.kind, IoKind::Write { .. } | IoKind::WriteZeroes { .. } | IoKind::Discard);
         if let Some(base) = side.base.as_mut().filter(|_| changes) {

@@ -16,6 +16,7 @@ use crate::content::ContentHash;
 use crate::disk::operations::Budget;
 use crate::disk::records::{ReadOp, What};
 use crate::disk::requests::Rec;
+use crate::disk::ssd::Below;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
@@ -244,17 +245,25 @@ impl<P: FaultInjection> Disk<P> {
                 return self.starve(rec);
             }
             let last = (end - 1) / B;
+            let place = self.below(block, cx.arena);
+            let most = if place.is_memory() { 1 } else { room };
             let mut count = 1;
-            while count < room && block + count <= last {
+            while count < most && block + count <= last {
                 let b = block + count;
                 let far = self.touch(rec, b, cx);
                 let near = !far && (self.residents.cached(b).is_some() || self.near.contains(b));
                 if near || self.is_at_base(b, cx.arena) || self.is_changing(b) {
                     break;
                 }
+                if !place.goes_on(count, &self.below(b, cx.arena)) {
+                    break;
+                }
                 count += 1;
             }
-            self.start_read(block, count, Some(rec), cx);
+            match place {
+                Below::Image => self.start_read(block, count, Some(rec), cx),
+                _ => self.read_below(block, count, rec, place, cx),
+            }
             self.requests[rec].cursor = end.min((block + count) * B);
         }
     }
@@ -360,17 +369,23 @@ impl<P: FaultInjection> Disk<P> {
         let frames = self.operations.take_frames(budget, count, cx.arena);
         let left = if self.faults.has(Bug::ReadPastEnd) { u64::MAX } else { self.settings.size() - first * B };
         let len = (count * B).min(left);
-        let all = u64::MAX >> (64 - count);
+        let read = self.read_for(first, count, rec);
+        let buf = IoBuf { frames, head: 0, len: len as u32 };
+        let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
+        self.near.reading(op, first, count as u32);
+    }
+
+    /// The record of a read of `count` blocks from the image for a request, or ahead of one.
+    pub(in crate::disk) fn read_for(&mut self, first: u64, count: u64, rec: Option<u32>) -> ReadOp {
+        let (all, ahead) = (u64::MAX >> (64 - count), rec.is_none());
         let (mut head, mut wanted) = (NONE, 0);
         if let Some(rec) = rec {
             self.requests[rec].pending += 1;
             head = self.waiters.begin(rec, count);
             wanted = all;
         }
-        let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, joined: 0, head, tail: head };
-        let buf = IoBuf { frames, head: 0, len: len as u32 };
-        let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
-        self.near.reading(op, first, count as u32);
+        let count = count as u32;
+        ReadOp { first, count, fresh: all, wanted, stored: None, ahead, joined: 0, head, tail: head }
     }
 
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.

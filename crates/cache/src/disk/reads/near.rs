@@ -86,10 +86,13 @@ impl NearBlocks {
 
     /// Operation `op` reads blocks `first..first+count`, of which none was near.
     pub(in crate::disk) fn reading(&mut self, op: u32, first: u64, count: u32) {
-        for at in 0..count {
-            let other = self.insert(first + u64::from(at), Near::Reading { op, at });
-            assert!(other.is_none(), "a block is read that is near at hand");
-        }
+        (0..count).for_each(|at| self.reading_one(op, at, first + u64::from(at)));
+    }
+
+    /// Block `at` of operation `op` is `block`, which was not near.
+    pub(in crate::disk) fn reading_one(&mut self, op: u32, at: u32, block: u64) {
+        let other = self.insert(block, Near::Reading { op, at });
+        assert!(other.is_none(), "a block is read that is near at hand");
     }
 
     /// A block that was being read is not any more, or nobody else may have what comes.

@@ -15,6 +15,7 @@ impl<P: FaultInjection> Disk<P> {
     /// A change begins: reads of its blocks under way become stale, and blocks read ahead are dropped.
     pub(in crate::disk) fn activate(&mut self, rec: u32, arena: &mut Store) {
         let (first, end) = self.changes.activate(rec);
+        self.change_below(first, end, arena);
         self.leave_base(first, end);
         self.doubt(first, end, arena);
         self.make_stale(first, end, arena);
@@ -65,6 +66,7 @@ impl<P: FaultInjection> Disk<P> {
     /// A change is over: reads that waited for it go first, then the changes that it held up; so neither starves.
     pub(in crate::disk) fn finish_change<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         let (first, end) = self.changes.leave(rec);
+        self.changed_below(first, end, cx.arena);
         self.finish(rec, cx);
         self.requests.unblock(first..end);
         self.changes.unblock(first, end, |rec| self.requests.begins(rec));

@@ -17,6 +17,7 @@ mod places;
 mod pool;
 
 use crate::store::guests::Guests;
+use crate::store::tier::Tier;
 use crate::types::{DiskId, Shared};
 use places::Places;
 use pool::IoPool;
@@ -107,6 +108,8 @@ pub(crate) struct Store {
     pool: IoPool,
     /// The guests of the disks.
     pub(crate) guests: Guests,
+    /// What is below RAM, if anything is.
+    tier: Option<Box<Tier>>,
 }
 
 impl Store {
@@ -124,7 +127,63 @@ impl Store {
         let seed = seed.rotate_left(17) | 1;
         let pool = IoPool::default();
         let (seated, seats, room, guests) = (0, 0, 0, Guests::default());
-        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated, seats, room, over, pool, guests })
+        let tier = None;
+        Ok(Self {
+            arena,
+            on,
+            seed,
+            pages,
+            contents,
+            bases,
+            rings,
+            accounts,
+            seated,
+            seats,
+            room,
+            over,
+            pool,
+            guests,
+            tier,
+        })
+    }
+
+    // ---- below RAM ----
+
+    /// Whether there is something below RAM.
+    #[inline]
+    pub(crate) fn has_tier(&self) -> bool {
+        self.tier.is_some()
+    }
+
+    /// What is below RAM.
+    #[inline]
+    pub(crate) fn tier(&self) -> Option<&Tier> {
+        self.tier.as_deref()
+    }
+
+    /// The same, to use it.
+    #[inline]
+    pub(crate) fn tier_mut(&mut self) -> Option<&mut Tier> {
+        self.tier.as_deref_mut()
+    }
+
+    /// Whether what is below RAM has something to do in spare time.
+    #[inline]
+    pub(crate) fn tier_presses(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.ssd().has_more_to_drop())
+    }
+
+    /// From now on this is below RAM.
+    pub(crate) fn set_tier(&mut self, tier: Tier) {
+        self.tier = Some(Box::new(tier));
+    }
+
+    /// It is this time.
+    #[inline]
+    pub(crate) fn set_now(&mut self, now_ns: u64) {
+        if let Some(tier) = &mut self.tier {
+            tier.now_ns = now_ns;
+        }
     }
 
     // ---- the arena ----

@@ -1,0 +1,160 @@
+//! The SSD store of a core: setting it up, its operations, and what is asked of it.
+//!
+//! Owns the way from the store to the effects and back. Never decides what the store keeps. Invariant: after every event
+//! all that the store wants done has been asked of the effects, and every change that it let go has been submitted.
+
+use super::Core;
+use crate::disk::Cx;
+use crate::fault_injection::FaultInjection;
+use crate::store::ssd::{Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, Stamp, TooManyOwners};
+use crate::store::tier::Tier;
+use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget, OpId};
+use undercroft_host::IoBuf;
+
+/// The number under which the store's own operations go; no disk has it.
+pub const SSD: DiskId = DiskId(u32::MAX);
+
+impl<P: FaultInjection> Core<P> {
+    /// Puts an SSD store below the RAM store. Once, before the first disk uses it.
+    pub fn set_ssd(&mut self, ssd: Ssd) {
+        self.arena.set_tier(Tier::new(ssd));
+    }
+
+    /// The store, if there is one.
+    pub fn ssd(&self) -> Option<&Ssd> {
+        self.arena.tier().map(Tier::ssd)
+    }
+
+    /// The same, to change what it may do. What it wants done then is asked for with the next event.
+    pub fn ssd_mut(&mut self) -> Option<&mut Ssd> {
+        self.arena.tier_mut().map(Tier::ssd_mut)
+    }
+
+    /// From now on the disk's blocks that leave RAM may go to the store. `None` without a store, or without the disk.
+    ///
+    /// # Errors
+    /// If the store has as many owners as it may have.
+    pub fn use_ssd(&mut self, id: DiskId, known: &Known) -> Result<Option<Kept>, TooManyOwners> {
+        let Some(whole) = self.disk(id).map(|d| d.whole_blocks()) else { return Ok(None) };
+        self.arena.tier_mut().map(|tier| tier.attach(id, known, whole)).transpose()
+    }
+
+    /// The changes of the disk that have begun so far, if none is under way: a stamp that is taken of its image now, and
+    /// given to [`Core::rest_ssd`] with this number, is that of what the store has.
+    pub fn quiet_since(&self, id: DiskId) -> Option<u64> {
+        self.arena.tier()?.quiet_since(id)
+    }
+
+    /// The disk has been quiet since `since`, and its image had this stamp meanwhile: what the store has of it is good
+    /// for the next start. False if a change came between, or the store does not take it now.
+    pub fn rest_ssd(&mut self, id: DiskId, since: u64, stamp: Stamp) -> bool {
+        let Some(tier) = self.arena.tier_mut() else { return false };
+        if tier.quiet_since(id) != Some(since) {
+            return false;
+        }
+        let Some(owner) = tier.owner(id) else { return false };
+        tier.ssd_mut().quiet(owner, stamp) == crate::store::ssd::Quiet::Begun
+    }
+
+    /// The disk may have so many blocks in the store; without a share nothing of it is admitted.
+    pub fn share_ssd(&mut self, id: DiskId, blocks: u64) {
+        if let Some(tier) = self.arena.tier_mut()
+            && let Some(owner) = tier.owner(id)
+        {
+            tier.ssd_mut().set_share(owner, blocks);
+        }
+    }
+
+    /// Begins an orderly stop of the store: no change is under way, and none will come. These disks' images, durable as
+    /// they are, have these stamps: what the store has of them is good for the next start, whichever boot that is in.
+    /// It has ended when [`Ssd::is_stopped`] says so; ticks and completions go on until then.
+    pub fn stop_ssd(&mut self, stamps: &[(DiskId, Stamp)]) {
+        let Some(tier) = self.arena.tier_mut() else { return };
+        let stamps: Vec<_> =
+            stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
+        tier.ssd_mut().stop(&stamps);
+    }
+
+    /// Takes back the memory of an operation of the store's own that will never complete: only for a core that is about
+    /// to be dropped.
+    pub fn reclaim_in_ssd(&mut self, device: u16, buf: IoBuf) {
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.ssd_mut().reclaim(device, buf);
+        }
+    }
+
+    /// Numbers of the disk's part of the store.
+    pub fn ssd_stats_of(&self, id: DiskId) -> Option<OwnerStats> {
+        let tier = self.arena.tier()?;
+        Some(tier.ssd().owner_stats(tier.owner(id)?))
+    }
+
+    /// Blocks that the disk may have of the store; with none, nothing of it is admitted.
+    pub fn set_ssd_share(&mut self, id: DiskId, blocks: u64) {
+        if let Some(tier) = self.arena.tier_mut()
+            && let Some(owner) = tier.owner(id)
+        {
+            tier.ssd_mut().set_share(owner, blocks);
+        }
+    }
+
+    /// Nothing of the disk is in the store any more.
+    pub fn drop_ssd(&mut self, id: DiskId) {
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.drop_all(id);
+        }
+    }
+
+    /// The disk, which is idle, is about to be removed: what the store has of it stays with the owner that is returned,
+    /// until whoever closes the image has told the store its stamp, and detached the owner.
+    pub fn part_ssd(&mut self, id: DiskId) -> Option<OwnerId> {
+        self.arena.tier_mut()?.part(id)
+    }
+
+    /// An operation has ended that was the store's own.
+    pub(super) fn ssd_done(&mut self, done: IoDone) {
+        let IoDone { op, buf, result, .. } = done;
+        let (device, id) = ((op.0 >> 48) as u16, op.0 & (1 << 48) - 1);
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.io_done(SsdDone { id, device, buf, is_done: result.is_ok() });
+        }
+    }
+
+    /// Asks for all that the store wants done.
+    #[cold]
+    pub(super) fn serve_ssd<E: Effects>(&mut self, now_ns: u64, fx: &mut E) {
+        while let Some(done) = self.arena.tier_mut().and_then(Tier::next_over) {
+            let id = done.disk;
+            self.bring_index(id);
+            let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+                self.reclaim(done.buf);
+                continue;
+            };
+            let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left: self.options.step_bytes };
+            disk.done(done, cx);
+            disk.go_on(cx);
+            if disk.wants_spare() && disk.enlist() {
+                self.spare.push_back(id);
+            }
+        }
+        while let Some(io) = self.arena.tier_mut().and_then(Tier::next_released) {
+            fx.submit(io);
+        }
+        while let Some(io) = self.arena.tier_mut().and_then(Tier::next_io) {
+            fx.submit(io_of(io));
+        }
+    }
+}
+
+/// An operation of the store, as back ends know operations.
+fn io_of(io: SsdIo) -> Io {
+    let SsdIo { id, device, kind, offset, len, buf } = io;
+    let kind = match kind {
+        SsdIoKind::Read => IoKind::Read,
+        SsdIoKind::Write => IoKind::Write { fua: false },
+        SsdIoKind::Flush => IoKind::Flush,
+        SsdIoKind::Discard => IoKind::Discard,
+    };
+    assert!(id < 1 << 48, "numbers of operations have run out");
+    Io { op: OpId(u64::from(device) << 48 | id), disk: SSD, target: IoTarget::Ssd(device), kind, offset, len, buf }
+}

@@ -1,0 +1,221 @@
+//! What a disk has to do with the SSD store: blocks that leave RAM are offered, reads of what is there go there, and
+//! changes are announced before they are submitted.
+//!
+//! Owns these meeting points. Never decides what the store keeps (it does), never waits for it but with the first change
+//! after a quiet time. Invariants: what is offered is what the disk holds and no change covers; what was read of the store
+//! is served only if its checksum is the block's, otherwise the image is read; a disk whose blocks are not counted from
+//! the image's first byte has nothing in the store.
+
+use super::operations::Budget;
+use super::reads::near::Near;
+use super::records::{ReadOp, What};
+use super::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::SSD_LATE_NS;
+use crate::store::ram::Store;
+use crate::store::tier::{At, Stored};
+use crate::types::{Effects, Io, IoDone, IoKind, IoTarget};
+use undercroft_engine::origin_of;
+use undercroft_host::{Frame, IoBuf};
+
+impl<P: FaultInjection> Disk<P> {
+    /// The block with this key is about to leave its slot, since another came or the share is smaller.
+    #[inline]
+    pub(super) fn offer_evicted(&mut self, slot: u32, key: u64, arena: &mut Store) {
+        if arena.has_tier() {
+            self.offer(slot, key, arena);
+        }
+    }
+
+    #[cold]
+    fn offer(&mut self, slot: u32, key: u64, arena: &mut Store) {
+        let (owner, block) = (self.owner(key), key ^ origin_of(key));
+        let own = owner == self.settings.id();
+        if own && self.settings.lead() != 0 {
+            return;
+        }
+        let guest_holds = own && self.side.is_at_guest(block, arena);
+        let Some(page) = self.residents.page(slot) else { return };
+        if let Some(tier) = arena.tier_mut() {
+            tier.leaves_ram(owner, block, page.bytes(), guest_holds);
+        }
+    }
+
+    /// How many of the `most` blocks from `block` on, none of which is cached or near, are to be read as one operation
+    /// of `count` blocks, and where. `most` is at least 1.
+    #[inline]
+    pub(super) fn below(&mut self, block: u64, arena: &mut Store) -> Below {
+        if !arena.has_tier() || self.settings.lead() != 0 {
+            return Below::Image;
+        }
+        self.look_below(block, arena)
+    }
+
+    #[cold]
+    fn look_below(&mut self, block: u64, arena: &mut Store) -> Below {
+        let Some(tier) = arena.tier_mut() else { return Below::Image };
+        match tier.find(self.settings.id(), block) {
+            At::Nowhere => Below::Image,
+            At::Memory(_) => Below::Memory,
+            At::Device(stored) => Below::Device(stored),
+        }
+    }
+
+    /// Reads blocks from the store for request `rec`: `count` of them, beside each other where `at` says; of memory, one.
+    pub(super) fn read_below<E: Effects>(&mut self, first: u64, count: u64, rec: u32, at: Below, cx: &mut Cx<'_, E>) {
+        let stored = match at {
+            Below::Device(stored) => Some(Stored { since_ns: cx.now_ns, ..stored }),
+            _ => None,
+        };
+        let frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
+        let mut buf = IoBuf { frames, head: 0, len: (count * B) as u32 };
+        let read = ReadOp { stored, ..self.read_for(first, count, Some(rec)) };
+        let (op, id) = self.operations.begin(What::Read(read));
+        self.near.reading(op, first, count as u32);
+        let disk = self.settings.id();
+        if let Some(Stored { device, offset, .. }) = stored {
+            let (target, kind) = (IoTarget::Ssd(device), IoKind::Read);
+            return cx.fx.submit(Io { op: id, disk, target, kind, offset, len: count * B, buf });
+        }
+        let Some(tier) = cx.arena.tier_mut() else { unreachable!("just found there") };
+        let At::Memory(bytes) = tier.find(disk, first) else { unreachable!("just found in memory") };
+        buf.frames[0].bytes_mut().copy_from_slice(bytes);
+        tier.is_over(IoDone { op: id, disk, buf, result: Ok(()), extents: Vec::new() });
+        self.come_from_below(first, 1, cx.arena);
+    }
+
+    /// A read of the store has ended: what is not good is read from the image, in the same frames.
+    #[cold]
+    pub(super) fn read_below_done<E: Effects>(
+        &mut self,
+        op: u32,
+        read: ReadOp,
+        stored: Stored,
+        done: IoDone,
+        cx: &mut Cx<'_, E>,
+    ) {
+        let disk = self.settings.id();
+        let Some(tier) = cx.arena.tier_mut() else { unreachable!("it was read from") };
+        let mut good = done.result.is_ok();
+        for (i, frame) in done.buf.frames.iter().enumerate() {
+            let (block, token) = (read.first + i as u64, stored.token.after(i as u32));
+            if done.result.is_err() {
+                tier.read_failed(disk, block, Stored { token, ..stored });
+            } else {
+                good &= tier.is_good(disk, block, token, frame.bytes()) || self.faults.has(Bug::BelowServesAnything);
+            }
+        }
+        if good {
+            self.come_from_below(read.first, read.count, cx.arena);
+            return self.read_done(ReadOp { stored: None, ..read }, done, cx);
+        }
+        self.read_image_instead(op, read, done.buf.frames, cx);
+    }
+
+    /// Operation `op` was to read blocks from the store: the image is read for those who wait.
+    fn read_image_instead<E: Effects>(&mut self, op: u32, read: ReadOp, frames: Vec<Frame>, cx: &mut Cx<'_, E>) {
+        let (read, from) = (ReadOp { stored: None, ..read }, read.first * B);
+        let buf = IoBuf { frames, head: 0, len: (u64::from(read.count) * B) as u32 };
+        let again = self.submit(What::Read(read), IoKind::Read, from, u64::from(buf.len), buf, cx);
+        for at in (0..read.count).filter(|at| read.fresh & 1 << at != 0) {
+            let block = read.first + u64::from(at);
+            debug_assert!(matches!(self.near.get(block), Some(Near::Reading { op: was, .. }) if was == op));
+            self.near.read_over(block);
+            self.near.reading_one(again, at, block);
+        }
+    }
+
+    /// Time has passed: what the store has not given for long is read from the image as well, as far as there is room.
+    pub(crate) fn race_late_reads<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        let before_ns = cx.now_ns.saturating_sub(SSD_LATE_NS);
+        while let Some(op) = self.operations.late_read(before_ns) {
+            let read = *self.operations.read_mut(op);
+            if self.demand_room(cx.arena) < u64::from(read.count) {
+                return;
+            }
+            let frames = self.operations.take_frames(Budget::Demand, u64::from(read.count), cx.arena);
+            self.operations.give_up(op, What::Late { count: read.count });
+            self.stats.ssd_late_blocks += u64::from(read.count);
+            self.read_image_instead(op, read, frames, cx);
+        }
+    }
+
+    /// The store has given at last what nobody waits for any more.
+    #[cold]
+    pub(super) fn late_done<E>(&mut self, count: u32, done: IoDone, cx: &mut Cx<'_, E>) {
+        self.operations.release(Budget::Demand, count as usize);
+        self.operations.free(done.buf, cx.arena);
+    }
+
+    /// Blocks that were found in the store go into RAM, or to a guest that may hold them.
+    fn come_from_below(&mut self, first: u64, count: u32, arena: &mut Store) {
+        self.stats.ssd_hit_blocks += u64::from(count);
+        let Some(tier) = arena.tier_mut() else { return };
+        for block in first..first + u64::from(count) {
+            if self.side.is_seen() || self.residents.slot(block).is_some() {
+                tier.hold(self.settings.id(), block);
+            }
+        }
+    }
+
+    /// A change of blocks `first..end` begins: nothing of it is in the store from now on, until it has ended.
+    pub(super) fn change_below(&mut self, first: u64, end: u64, arena: &mut Store) {
+        if !self.faults.has(Bug::BelowKeepsChanged)
+            && let Some(tier) = arena.tier_mut()
+        {
+            tier.change_begins(self.settings.id(), first, end);
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn changed_below(&mut self, first: u64, end: u64, arena: &mut Store) {
+        if !self.faults.has(Bug::BelowKeepsChanged)
+            && let Some(tier) = arena.tier_mut()
+        {
+            tier.change_ended(self.settings.id(), first, end);
+        }
+    }
+
+    /// Submits an operation, or has it wait with the change that it belongs to.
+    #[inline]
+    pub(super) fn send<E: Effects>(&self, io: Io, cx: &mut Cx<'_, E>) {
+        if io.kind.changes()
+            && let Some(tier) = cx.arena.tier_mut()
+            && !self.faults.has(Bug::BelowNotAwaited)
+        {
+            if let Some(io) = tier.hold_up(io) {
+                cx.fx.submit(io);
+            }
+            return;
+        }
+        cx.fx.submit(io);
+    }
+}
+
+/// Where blocks below RAM are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Below {
+    /// The image alone has them.
+    Image,
+    /// The store has the block in memory.
+    Memory,
+    /// The store has it on a device.
+    Device(Stored),
+}
+
+impl Below {
+    pub(super) fn is_memory(&self) -> bool {
+        matches!(self, Below::Memory)
+    }
+
+    /// Whether the block after `count` blocks from here on, which is at `next`, is beside them.
+    pub(super) fn goes_on(&self, count: u64, next: &Below) -> bool {
+        match (self, next) {
+            (Below::Image, Below::Image) => true,
+            (Below::Device(a), Below::Device(b)) => {
+                a.device == b.device && a.offset + count * B == b.offset && a.token.after(count as u32) == b.token
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The index: which block lies in which slot of the region, and what its bytes sum up to; 10 bytes an entry.
+//!
+//! Owns a table of buckets of eight entries, of a size fixed at the start; a block has two buckets. Keys are not
+//! stored: a permutation of the block number, keyed by its owner, gives bucket and remainder, and the remainder is
+//! stored; owners are told apart by whom the slot's segment belongs to. Never does I/O, never allocates after the start.
+//! Invariants: a block has at most one entry; `find` never gives the slot of another block or owner. An entry that
+//! finds no room is not taken: it is a cache.
+
+use super::permutation::{mix, permute, restore};
+use super::types::BLOCKS_MAX;
+
+const WAYS: usize = 8;
+/// Bits of a block number.
+const BITS: u32 = BLOCKS_MAX.trailing_zeros();
+/// Of 1,000 places, those that are filled when every slot of the region holds a block.
+const LOAD_PER_MILLE: u64 = 920;
+
+/// The block was moved into RAM, or a guest holds it: first to go.
+const HELD: u64 = 1;
+/// The block was read since it was written.
+const CHANCE: u64 = 2;
+/// The entry lies in the second of its block's buckets.
+const SECOND: u64 = 4;
+const FLAG_BITS: u32 = 3;
+
+/// Eight entries: flags, slot and remainder in 48 bits, and 32 bits of the sum of the block's bytes. An entry of slot 0
+/// is none: slot 0 is the first segment's summary.
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    low: [u32; WAYS],
+    sums: [u32; WAYS],
+    high: [u16; WAYS],
+}
+
+/// Bytes of a bucket.
+const _: () = assert!(size_of::<Bucket>() == 10 * WAYS);
+
+impl Bucket {
+    #[inline]
+    fn word(&self, way: usize) -> u64 {
+        u64::from(self.low[way]) | u64::from(self.high[way]) << 32
+    }
+
+    #[inline]
+    fn set(&mut self, way: usize, word: u64) {
+        (self.low[way], self.high[way]) = (word as u32, (word >> 32) as u16);
+    }
+}
+
+/// Who a slot belongs to: the index asks whoever keeps the segments.
+pub(super) trait OwnerOf {
+    /// The owner of the slot's segment.
+    fn owner_of(&self, slot: u32) -> u16;
+}
+
+/// Where an entry lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct At {
+    bucket: u32,
+    way: u8,
+}
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Blocks from the start of the region's segments.
+    pub slot: u32,
+    pub sum: u32,
+    pub held: bool,
+    pub chance: bool,
+}
+
+/// See the head of the file.
+pub(super) struct Index {
+    buckets: Box<[Bucket]>,
+    seed: u64,
+    slot_bits: u32,
+    /// The remainder is what is left of an image's product with the number of buckets, without so many bits.
+    cut: u32,
+    len: usize,
+    held: usize,
+    /// Whence the next entry that has to go is taken, in turn.
+    turn: usize,
+}
+
+impl Index {
+    /// An empty index for slots below `slots`; `seed` keys the permutation.
+    pub fn new(slots: u32, seed: u64) -> Self {
+        let wanted = u64::from(slots) * 1000 / LOAD_PER_MILLE / WAYS as u64 + 1;
+        let buckets = vec![Bucket::default(); wanted as usize].into_boxed_slice();
+        let slot_bits = 32 - slots.leading_zeros();
+        let cut = wanted.ilog2();
+        assert!(FLAG_BITS + slot_bits + (BITS - cut) <= 48, "an entry has 48 bits");
+        Self { buckets, seed, slot_bits, cut, len: 0, held: 0, turn: 0 }
+    }
+
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.buckets.len() * size_of::<Bucket>()
+    }
+
+    /// Entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Entries that are held.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    fn key(&self, owner: u16, second: bool) -> u64 {
+        mix(self.seed ^ u64::from(owner) << 1 ^ u64::from(second))
+    }
+
+    /// Bucket and remainder of a block.
+    #[inline]
+    fn place(&self, owner: u16, block: u64, second: bool) -> (usize, u64) {
+        let image = permute(self.key(owner, second), block);
+        let product = u128::from(image) * self.buckets.len() as u128;
+        // Images of one bucket are a number of buckets apart in this, so without its lowest bits they still differ.
+        ((product >> BITS) as usize, (product as u64 & (BLOCKS_MAX - 1)) >> self.cut)
+    }
+
+    /// The block of which an entry is.
+    fn block_of(&self, owner: u16, at: usize, word: u64) -> u64 {
+        let least = (at as u128) << BITS | u128::from(word >> (FLAG_BITS + self.slot_bits)) << self.cut;
+        let image = least.div_ceil(self.buckets.len() as u128) as u64;
+        restore(self.key(owner, word & SECOND != 0), image)
+    }
+
+    fn slot(&self, word: u64) -> u32 {
+        ((word >> FLAG_BITS) & ((1 << self.slot_bits) - 1)) as u32
+    }
+
+    fn entry(&self, at: At) -> Entry {
+        let bucket = &self.buckets[at.bucket as usize];
+        let word = bucket.word(at.way as usize);
+        Entry {
+            slot: self.slot(word),
+            sum: bucket.sums[at.way as usize],
+            held: word & HELD != 0,
+            chance: word & CHANCE != 0,
+        }
+    }
+
+    /// The entry of a block.
+    #[inline]
+    pub fn find(&self, owners: &impl OwnerOf, owner: u16, block: u64) -> Option<(At, Entry)> {
+        for second in [false, true] {
+            let (bucket, rest) = self.place(owner, block, second);
+            for way in 0..WAYS {
+                let word = self.buckets[bucket].word(way);
+                let same = word >> (FLAG_BITS + self.slot_bits) == rest && (word & SECOND != 0) == second;
+                let slot = self.slot(word);
+                if same && slot != 0 && owners.owner_of(slot) == owner {
+                    let at = At { bucket: bucket as u32, way: way as u8 };
+                    return Some((at, self.entry(at)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Marks an entry as read since it was written.
+    #[inline]
+    pub fn give_chance(&mut self, at: At) {
+        self.change_flags(at, CHANCE, 0);
+    }
+
+    /// Marks an entry as held, or not.
+    pub fn set_held(&mut self, at: At, held: bool) {
+        let was = self.entry(at).held;
+        self.held = self.held + usize::from(held) - usize::from(was);
+        if held { self.change_flags(at, HELD, 0) } else { self.change_flags(at, 0, HELD) }
+    }
+
+    fn change_flags(&mut self, at: At, set: u64, clear: u64) {
+        let bucket = &mut self.buckets[at.bucket as usize];
+        let word = bucket.word(at.way as usize);
+        bucket.set(at.way as usize, word & !clear | set);
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&mut self, at: At) {
+        self.held -= usize::from(self.entry(at).held);
+        self.buckets[at.bucket as usize].set(at.way as usize, 0);
+        self.len -= 1;
+    }
+
+    /// Puts in a block that has no entry. The slot of the entry that had to go for it, if one had.
+    pub fn insert(&mut self, owners: &impl OwnerOf, owner: u16, block: u64, slot: u32, sum: u32) -> Option<u32> {
+        debug_assert!(slot != 0 && block < BLOCKS_MAX && self.find(owners, owner, block).is_none());
+        let places = [false, true].map(|second| self.place(owner, block, second));
+        let free =
+            places.map(|(bucket, _)| (0..WAYS).filter(|w| self.slot(self.buckets[bucket].word(*w)) == 0).count());
+        let mut second = free[1] > free[0];
+        let mut gone = None;
+        if free == [0, 0] {
+            match self.make_room(owners, places.map(|(bucket, _)| bucket)) {
+                Some(in_second) => second = in_second,
+                None => {
+                    let has_held = |n: usize| (0..WAYS).any(|w| self.buckets[places[n].0].word(w) & HELD != 0);
+                    second = !has_held(0) && has_held(1);
+                    gone = Some(self.push_out(places[usize::from(second)].0));
+                }
+            }
+        }
+        let (bucket, rest) = places[usize::from(second)];
+        let way = (0..WAYS).find(|w| self.slot(self.buckets[bucket].word(*w)) == 0).expect("room was made");
+        let flags = if second { SECOND } else { 0 };
+        let word = rest << (FLAG_BITS + self.slot_bits) | u64::from(slot) << FLAG_BITS | flags;
+        self.buckets[bucket].set(way, word);
+        self.buckets[bucket].sums[way] = sum;
+        self.len += 1;
+        gone
+    }
+
+    /// Moves one entry of two full buckets into its other bucket, if one of them has room there. Which of the two has
+    /// room then.
+    fn make_room(&mut self, owners: &impl OwnerOf, full: [usize; 2]) -> Option<bool> {
+        for (n, bucket) in full.into_iter().enumerate() {
+            for way in 0..WAYS {
+                let word = self.buckets[bucket].word(way);
+                let owner = owners.owner_of(self.slot(word));
+                let block = self.block_of(owner, bucket, word);
+                let (other, rest) = self.place(owner, block, word & SECOND == 0);
+                let Some(free) = (0..WAYS).find(|w| self.slot(self.buckets[other].word(*w)) == 0) else { continue };
+                let shift = FLAG_BITS + self.slot_bits;
+                let moved = rest << shift | word & ((1 << shift) - 1) ^ SECOND;
+                let sum = self.buckets[bucket].sums[way];
+                self.buckets[other].set(free, moved);
+                self.buckets[other].sums[free] = sum;
+                self.buckets[bucket].set(way, 0);
+                return Some(n == 1);
+            }
+        }
+        None
+    }
+
+    /// Takes an entry out of a full bucket: a held one, one that was not read again, or the next in turn.
+    fn push_out(&mut self, bucket: usize) -> u32 {
+        self.turn = self.turn.wrapping_add(1);
+        let word = |way: usize| self.buckets[bucket].word(way);
+        let way = (0..WAYS).find(|w| word(*w) & HELD != 0);
+        let way = way.or_else(|| (0..WAYS).find(|w| word((w + self.turn) % WAYS) & CHANCE == 0).map(|w| w + self.turn));
+        let way = way.unwrap_or(self.turn) % WAYS;
+        let slot = self.slot(word(way));
+        self.remove(At { bucket: bucket as u32, way: way as u8 });
+        slot
+    }
+
+    /// Takes all entries out whose slots are in `slots`, looking at the whole table. How many.
+    pub fn remove_slots(&mut self, slots: std::ops::Range<u32>) -> usize {
+        self.remove_where(|slot| slots.contains(&slot))
+    }
+
+    /// Takes all entries out of whose slots this is true, looking at the whole table. How many.
+    pub fn remove_where(&mut self, is_gone: impl Fn(u32) -> bool) -> usize {
+        let before = self.len;
+        for bucket in 0..self.buckets.len() {
+            for way in 0..WAYS {
+                let slot = self.slot(self.buckets[bucket].word(way));
+                if slot != 0 && is_gone(slot) {
+                    self.remove(At { bucket: bucket as u32, way: way as u8 });
+                }
+            }
+        }
+        before - self.len
+    }
+
+    /// Takes all entries out.
+    pub fn clear(&mut self) {
+        self.buckets.fill(Bucket::default());
+        (self.len, self.held) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

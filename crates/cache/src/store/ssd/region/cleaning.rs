@@ -1,0 +1,148 @@
+//! Room: the oldest segment of whoever is most over its share is emptied.
+//!
+//! Owns which one that is, and which of its blocks are written again: those that were read since they were written and
+//! are not held, as long as all that is written besides admitted blocks stays a tenth of those. Never drops a block
+//! of a segment that is not the oldest. Invariant: when a segment is free, no entry of the index names it.
+
+use super::super::format::NO_BLOCK;
+use super::super::segments::State as Segment;
+use super::io::Job;
+use super::*;
+use crate::fault_injection::Bug;
+use crate::limits::SSD_FREE_SEGMENTS;
+
+/// A segment that is being emptied.
+pub(super) struct Cleaning {
+    segment: u32,
+    number: u16,
+    /// An operation of it is under way.
+    is_waiting: bool,
+    /// Blocks to write again, and where they are; the last one first. `None` before the summary was read.
+    again: Option<Vec<(u32, u64)>>,
+}
+
+impl Cleaning {
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
+}
+
+impl<F: FaultInjection> Region<F> {
+    /// Free segments that are kept ready.
+    fn wanted_free(&self) -> usize {
+        SSD_FREE_SEGMENTS.min(self.segments.len() / 4).max(2)
+    }
+
+    /// The next operation of it, if there is too little room.
+    pub(super) fn next_cleaning(&mut self) -> Option<SsdIo> {
+        if self.cleaning.is_none() {
+            if self.segments.free() >= self.wanted_free() || self.stop.is_some() {
+                return None;
+            }
+            let (segment, number) = self.victim()?;
+            let io = self.read_summary(Job::CleanSummary(segment), segment)?;
+            self.segments.get_mut(segment).state = Segment::Evicting;
+            self.cleaning = Some(Cleaning { segment, number, is_waiting: true, again: None });
+            return Some(io);
+        }
+        let cleaning = self.cleaning.as_ref().filter(|c| !c.is_waiting)?;
+        let segment = cleaning.segment;
+        let &(slot, _) = cleaning.again.as_ref()?.last()?;
+        let io = self.read(Job::CleanBlock(segment), self.layout.offset(slot), 4096)?;
+        self.cleaning.as_mut()?.is_waiting = true;
+        Some(io)
+    }
+
+    /// The oldest segment of the owner that is most over its share, if that segment is complete.
+    fn victim(&self) -> Option<(u32, u16)> {
+        let over = |number: u16| {
+            let owner = self.owners[usize::from(number)].as_ref()?;
+            let segment = self.segments.oldest(number)?;
+            let it = self.segments.get(segment);
+            let is_complete = it.state == Segment::Sealed && it.busy == 0;
+            let over = i64::from(self.segments.of(number)) - i64::from(owner.share);
+            is_complete.then_some((over, segment, number))
+        };
+        let all = (0..OWNERS_MAX as u16).filter_map(over);
+        all.max_by_key(|(over, ..)| *over).map(|(_, segment, number)| (segment, number))
+    }
+
+    /// The summary of the segment was read: most of its blocks go.
+    pub(super) fn cleaning_begins(&mut self, segment: u32, bytes: Option<&[u8]>) {
+        let Some(number) = self.cleaning.as_ref().filter(|c| c.segment == segment).map(|c| c.number) else { return };
+        let sequence = self.segments.get(segment).sequence;
+        let read = bytes.and_then(|bytes| Summary::read(bytes, self.store, &self.sums));
+        let Some((summary, _)) = read.filter(|(s, _)| s.sequence == sequence && s.segment == segment) else {
+            self.lose_segment(segment);
+            return self.finish_cleaning();
+        };
+        let mut allowance = self.allowance() - 4096 * i64::from(self.layout.summary_blocks + 1);
+        let mut again = Vec::new();
+        for (n, (block, _)) in summary.entries.iter().enumerate().filter(|(_, (block, _))| *block != NO_BLOCK) {
+            let slot = self.layout.slot(segment, n as u32);
+            let found = self.index.find(&self.segments, number, (*block).min(BLOCKS_MAX - 1));
+            let Some((at, entry)) = found.filter(|(_, e)| e.slot == slot) else { continue };
+            if entry.chance && !entry.held && allowance >= 4096 {
+                allowance -= 4096;
+                again.push((slot, *block));
+            } else if !self.faults.has(Bug::SsdCleaningLeavesEntries) {
+                self.index.remove(at);
+                self.removed(slot, false);
+            }
+        }
+        if let Some(cleaning) = &mut self.cleaning {
+            (cleaning.is_waiting, cleaning.again) = (false, Some(again));
+        }
+        self.finish_cleaning();
+    }
+
+    /// A block was read that is to be written again.
+    pub(super) fn cleaning_goes_on(&mut self, segment: u32, bytes: Option<&[u8]>) {
+        let Some(cleaning) = self.cleaning.as_mut().filter(|c| c.segment == segment) else { return };
+        cleaning.is_waiting = false;
+        let number = cleaning.number;
+        if let Some((slot, block)) = cleaning.again.as_mut().and_then(Vec::pop) {
+            let token = Token { sequence: self.segments.get(segment).sequence, slot };
+            let bytes = bytes.and_then(|bytes| bytes.first_chunk::<4096>());
+            let is_good = match bytes {
+                Some(bytes) => self.verify(number, block, token, bytes) == Verified::Good,
+                None => {
+                    self.read_failed(number, block, token);
+                    false
+                }
+            };
+            if self.service.is_some() {
+                return;
+            }
+            let found = self.index.find(&self.segments, number, block).filter(|(_, e)| e.slot == slot);
+            if let (Some((at, entry)), Some(bytes)) = (found, bytes) {
+                self.index.remove(at);
+                self.removed(slot, false);
+                // Held since: it has its place elsewhere.
+                if is_good && !entry.held {
+                    let _ = self.put(number, block, bytes, true);
+                }
+            }
+        }
+        self.finish_cleaning();
+    }
+
+    /// When nothing is left to be written again, the segment is free.
+    fn finish_cleaning(&mut self) {
+        let is_empty = |c: &mut Cleaning| c.again.as_ref().is_none_or(Vec::is_empty);
+        if self.service.is_none()
+            && let Some(cleaning) = self.cleaning.take_if(is_empty)
+        {
+            self.segments.give_up_oldest(cleaning.number);
+        }
+    }
+
+    /// A segment's summary cannot be read: its entries are looked for in the whole index.
+    pub(super) fn lose_segment(&mut self, segment: u32) {
+        let number = self.segments.get(segment).owner;
+        let gone = self.index.remove_slots(self.segments.slots(segment));
+        self.owner_mut(number).entries -= gone as u64;
+        self.segments.get_mut(segment).lost = true;
+        self.mismatch(number);
+    }
+}

@@ -1,0 +1,320 @@
+//! One region of one device: the state of its part of the store.
+//!
+//! Owns all of it, and who may change what. Never looks at another region. Invariants: an entry of the index names a
+//! slot of a segment of its owner, written or staged with the bytes that the disk holds; what a table of owners calls
+//! clean has summaries on the device that name nothing else.
+
+mod blocks;
+mod changes;
+mod cleaning;
+mod io;
+mod quiet;
+mod recovery;
+mod sealing;
+mod service;
+mod tables;
+
+pub use recovery::{Format, Media, NoRegion, Recovered};
+
+use super::admission::Admitting;
+use super::format::{Layout, Summary};
+use super::index::Index;
+use super::segments::Segments;
+use super::sums::Sums;
+use super::types::*;
+use crate::fault_injection::FaultInjection;
+use crate::limits::{SSD_IO_FRAMES, SSD_STAGED_MAX};
+use cleaning::Cleaning;
+use io::Jobs;
+use quiet::Writing;
+use sealing::{Open, Run};
+use std::collections::VecDeque;
+use std::ops::Range;
+use tables::Tables;
+use undercroft_host::{Arena, IoBuf};
+
+/// What the next table is to say of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing of it is to be recovered.
+    Dirty,
+    /// Its image has this stamp, and what the summaries name is what it holds.
+    Clean(Stamp),
+}
+
+/// An owner.
+struct Owner {
+    identity: Identity,
+    /// Stands for the identity in sums.
+    tag: u64,
+    blocks: u64,
+    generation: u64,
+    state: State,
+    is_attached: bool,
+    /// Segments that it may have.
+    share: u32,
+    /// Its entries in the index.
+    entries: u64,
+    /// The segment that its blocks go to.
+    open: Option<u32>,
+    /// Changes under way, and what is left to be dropped of their blocks and of others.
+    changing: Vec<Range<u64>>,
+    dropping: Vec<Range<u64>>,
+    stats: OwnerStats,
+}
+
+/// How far an orderly stop is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Open segments are completed.
+    Sealing(Vec<(u16, Stamp)>),
+    /// What was dropped is written down.
+    Quiet,
+    /// The last table is written.
+    Table,
+    Done,
+}
+
+/// See the head of the file.
+pub struct Region<F: FaultInjection> {
+    faults: F,
+    /// Which of the store's devices it lies on.
+    device: u16,
+    layout: Layout,
+    store: StoreId,
+    boot: BootId,
+    sums: Sums,
+    index: Index,
+    segments: Segments,
+    owners: Vec<Option<Owner>>,
+    next_generation: u64,
+    arena: Arena,
+    /// Frames of blocks that wait to be written.
+    staged: usize,
+    open: Vec<Open>,
+    runs: VecDeque<Run>,
+    tables: Tables,
+    cleaning: Option<Cleaning>,
+    quiet: VecDeque<(u16, Stamp)>,
+    writing: Option<Writing>,
+    jobs: Jobs,
+    admitting: Admitting,
+    written: Written,
+    mismatches: u64,
+    service: Option<OutOfService>,
+    /// A change of an owner that the device calls clean waits until this is true.
+    given_up_is_recorded: bool,
+    given_up_is_told: bool,
+    is_stalled: bool,
+    stop: Option<Stop>,
+    now: u64,
+}
+
+impl<F: FaultInjection> Region<F> {
+    fn empty(faults: F, store: StoreId, boot: BootId, layout: Layout) -> std::io::Result<Self> {
+        let slots = layout.segments * layout.segment_blocks;
+        let seed = u64::from_le_bytes(std::array::from_fn(|n| store.0[n]));
+        Ok(Self {
+            faults,
+            device: 0,
+            store,
+            boot,
+            sums: Sums::new(store),
+            index: Index::new(slots, seed),
+            segments: Segments::new(&layout),
+            layout,
+            owners: (0..OWNERS_MAX).map(|_| None).collect(),
+            next_generation: 1,
+            arena: Arena::new(SSD_STAGED_MAX + SSD_IO_FRAMES)?,
+            staged: 0,
+            open: Vec::new(),
+            runs: VecDeque::new(),
+            tables: Tables::default(),
+            cleaning: None,
+            quiet: VecDeque::new(),
+            writing: None,
+            jobs: Jobs::default(),
+            admitting: Admitting::new(slots, seed),
+            written: Written::default(),
+            mismatches: 0,
+            service: None,
+            given_up_is_recorded: false,
+            given_up_is_told: false,
+            is_stalled: false,
+            stop: None,
+            now: 0,
+        })
+    }
+
+    /// Which of the store's devices it lies on.
+    pub(super) fn set_device(&mut self, device: u16) {
+        self.device = device;
+    }
+
+    /// What decides on admission.
+    pub(super) fn admitting(&mut self) -> &mut Admitting {
+        &mut self.admitting
+    }
+
+    fn owner(&self, number: u16) -> &Owner {
+        self.owners[usize::from(number)].as_ref().expect("an owner that was attached")
+    }
+
+    fn owner_mut(&mut self, number: u16) -> &mut Owner {
+        self.owners[usize::from(number)].as_mut().expect("an owner that was attached")
+    }
+
+    /// Bytes that may still be written besides admitted blocks, so that all are at most a tenth more than those.
+    fn allowance(&self) -> i64 {
+        let beside = self.written.total() - self.written.admitted;
+        (self.written.admitted / 10) as i64 - beside as i64
+    }
+
+    /// Takes an owner in: the one that is known by this identity, or a new one.
+    pub(super) fn attach(&mut self, known: &Known) -> Result<(u16, Kept), TooManyOwners> {
+        let same = |o: &Option<Owner>| o.as_ref().is_some_and(|o| o.identity == known.identity && !o.is_attached);
+        let mut kept = Kept::New;
+        if let Some(number) = self.owners.iter().position(same) {
+            let number = number as u16;
+            match self.why_not(number, known) {
+                None => {
+                    let owner = self.owner_mut(number);
+                    owner.is_attached = true;
+                    owner.stats = OwnerStats::default();
+                    return Ok((number, Kept::Blocks(owner.entries)));
+                }
+                Some(why) => {
+                    kept = Kept::Dropped(why);
+                    self.drop_owner(number);
+                }
+            }
+        }
+        let free = (0..OWNERS_MAX).find(|n| self.owners[*n].is_none() && !self.tables.may_be_clean(*n as u16));
+        let number = free.ok_or(TooManyOwners)?;
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        self.owners[number] = Some(Owner {
+            identity: known.identity,
+            tag: self.sums.tag(&known.identity),
+            blocks: known.blocks,
+            generation,
+            state: State::Dirty,
+            is_attached: true,
+            share: 0,
+            entries: 0,
+            open: None,
+            changing: Vec::new(),
+            dropping: Vec::new(),
+            stats: OwnerStats::default(),
+        });
+        Ok((number as u16, kept))
+    }
+
+    /// Why nothing may be kept of an owner that comes back.
+    fn why_not(&self, number: u16, known: &Known) -> Option<WhyDropped> {
+        let owner = self.owner(number);
+        let stamp = match owner.state {
+            State::Clean(stamp) => Some(stamp),
+            State::Dirty => None,
+        };
+        if known.stamp.is_none() {
+            return Some(WhyDropped::NoStamp);
+        }
+        if owner.blocks != known.blocks {
+            return Some(WhyDropped::Size);
+        }
+        let is_other = stamp != known.stamp;
+        let ignored = self.faults.has(crate::fault_injection::Bug::SsdStampNotCompared);
+        (is_other && !ignored).then_some(WhyDropped::Stamp)
+    }
+
+    /// An owner goes; what is clean of it may come back.
+    pub(super) fn detach(&mut self, number: u16) {
+        self.quiet.retain(|(n, _)| *n != number);
+        let owner = self.owner_mut(number);
+        if owner.state == State::Dirty || !owner.dropping.is_empty() {
+            self.drop_owner(number);
+        } else {
+            (owner.is_attached, owner.share) = (false, 0);
+            owner.changing.clear();
+        }
+    }
+
+    /// An owner goes, and all that is its own.
+    pub(super) fn drop_owner(&mut self, number: u16) {
+        self.forget_blocks(number);
+        self.abort_quiet(number);
+        self.owners[usize::from(number)] = None;
+        if self.tables.may_be_clean(number) {
+            self.tables.is_wanted = true;
+        }
+    }
+
+    /// Drops all blocks of an owner.
+    fn forget_blocks(&mut self, number: u16) {
+        if self.segments.of(number) == 0 {
+            return;
+        }
+        let segments = &self.segments;
+        self.index.remove_where(|slot| segments.get(segments.number_of(slot)).owner == number);
+        self.owner_mut(number).entries = 0;
+        self.owner_mut(number).open = None;
+        while let Some(segment) = self.segments.oldest(number) {
+            self.abandon(segment);
+            self.segments.give_up_oldest(number);
+        }
+    }
+
+    /// An owner may have so many blocks.
+    pub(super) fn set_share(&mut self, number: u16, blocks: u64) {
+        let share = blocks / u64::from(self.layout.data_blocks());
+        let owner = self.owner_mut(number);
+        owner.share = share.min(u64::from(u32::MAX)) as u32;
+        owner.stats.share_blocks = blocks;
+    }
+
+    /// An entry leaves the index: what its segment's summary says of it is not true any more.
+    fn removed(&mut self, slot: u32, is_recorded: bool) {
+        let segment = self.segments.get_mut(self.segments.number_of(slot));
+        segment.lost |= is_recorded;
+        let number = segment.owner;
+        if let Some(owner) = &mut self.owners[usize::from(number)] {
+            owner.entries -= 1;
+        }
+    }
+
+    /// Numbers of the device.
+    pub(super) fn stats(&self) -> SsdStats {
+        let bytes = self.index.bytes() + self.segments.bytes() + self.admitting.bytes();
+        SsdStats {
+            blocks: self.index.len() as u64,
+            held: self.index.held() as u64,
+            room: u64::from(self.layout.data_blocks()) * self.segments.len() as u64,
+            staged: self.staged as u64,
+            segments: self.segments.len() as u64,
+            free_segments: self.segments.free() as u64,
+            written: self.written,
+            budget_left: self.admitting.left(),
+            mismatches: self.mismatches,
+            memory: (bytes + self.arena.committed_bytes()) as u64,
+            out_of_service: self.service,
+        }
+    }
+
+    /// Bytes of tables for each block that there is room for, in thousandths: all but the staged blocks.
+    pub(super) fn table_bytes_per_block_per_mille(&self) -> u64 {
+        let bytes = self.index.bytes() + self.segments.bytes() + self.admitting.bytes();
+        bytes as u64 * 1000 / (u64::from(self.layout.data_blocks()) * self.segments.len() as u64)
+    }
+
+    /// Numbers of an owner.
+    pub(super) fn owner_stats(&self, number: u16) -> OwnerStats {
+        let owner = self.owner(number);
+        OwnerStats {
+            blocks: owner.entries,
+            segments: u64::from(self.segments.of(number)),
+            is_clean: owner.state != State::Dirty,
+            ..owner.stats
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The start: a region is formatted, or what it has is taken over.
+//!
+//! Owns what is believed. Works with a device that is asked at once, not with operations. Never panics on what it reads.
+//! Invariant: a block is taken over only if both copies of the table are whole and follow each other, the newer one
+//! calls its owner clean, it was written since the host was started or by an orderly stop, and its segment is one that
+//! the table allows; whether the image is still the same is asked when the owner is attached. In doubt it is dropped.
+
+use super::super::format::{
+    BLOCK, Header, Layout, NO_BLOCK, NoHeader, SEGMENTS_AT, TABLE_BYTES, TABLES_AT, Table, VERSION,
+};
+use super::*;
+use crate::fault_injection::Bug;
+use std::{fmt, io};
+
+/// A region as it is read and written at the start: at once. Offsets and lengths are multiples of 4,096.
+pub trait Media {
+    /// Bytes of the region.
+    fn bytes(&self) -> u64;
+    /// Fills `to`.
+    ///
+    /// # Errors
+    /// If not all of it can be read.
+    fn read_at(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()>;
+    /// Writes `from`.
+    ///
+    /// # Errors
+    /// If not all of it can be written.
+    fn write_at(&mut self, offset: u64, from: &[u8]) -> io::Result<()>;
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// If that is not certain.
+    fn flush(&mut self) -> io::Result<()>;
+}
+
+/// How a region is to be formatted.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// Its name: random, and never used before.
+    pub store: StoreId,
+    /// Bytes of a segment: a power of two, 256 KiB to 16 MiB.
+    pub segment_bytes: u32,
+}
+
+/// Why there is no region.
+#[derive(Debug)]
+pub enum NoRegion {
+    /// There is nothing of ours.
+    Foreign,
+    /// It was written by another version.
+    Version(u32),
+    /// It was formatted with another size of the region or of its segments.
+    Size {
+        /// Bytes of the region as it was formatted.
+        region_bytes: u64,
+        /// Bytes of its segments.
+        segment_bytes: u32,
+    },
+    /// Its header is broken.
+    Broken,
+    /// A region of this size cannot be: it has less than four segments, or too many.
+    NoLayout,
+    /// The device cannot be read or written.
+    Io(io::Error),
+}
+
+impl fmt::Display for NoRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoRegion::Foreign => f.write_str("it is not formatted as a region of an SSD store"),
+            NoRegion::Version(v) => {
+                write!(f, "it was formatted by another version (format {v}; this version has format {VERSION})")
+            }
+            NoRegion::Size { region_bytes, segment_bytes } => {
+                write!(f, "it was formatted with {region_bytes} bytes, and {segment_bytes} bytes for each segment")
+            }
+            NoRegion::Broken => f.write_str("its header is broken"),
+            NoRegion::NoLayout => f.write_str("a region has at least four segments, each of 256KiB to 16MiB"),
+            NoRegion::Io(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for NoRegion {}
+
+impl From<io::Error> for NoRegion {
+    fn from(e: io::Error) -> Self {
+        NoRegion::Io(e)
+    }
+}
+
+/// What was found in a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Blocks taken over, for those who come with the same image.
+    pub blocks: u64,
+    /// Owners they belong to.
+    pub owners: u64,
+    /// Owners of which nothing was taken over: they were being changed when the store was left.
+    pub dirty: u64,
+    /// Everything was dropped: the host was started again, and the store had not been stopped in order.
+    pub is_of_another_boot: bool,
+    /// Everything was dropped: a copy of the table is broken.
+    pub is_broken: bool,
+}
+
+/// The copies of the table.
+struct Tables {
+    newest: Option<Table>,
+    /// Both are whole, and follow each other.
+    is_whole: bool,
+}
+
+impl<F: FaultInjection> Region<F> {
+    /// Formats a region; whatever was there is gone.
+    ///
+    /// # Errors
+    /// If the size is none for a region, or the device fails.
+    pub fn format(media: &mut dyn Media, format: Format, boot: BootId, faults: F) -> Result<Self, NoRegion> {
+        let bytes = media.bytes();
+        let layout = Layout::new(bytes, format.segment_bytes).ok_or(NoRegion::NoLayout)?;
+        let mut region = Self::empty(faults, format.store, boot, layout)?;
+        let header = Header { store: format.store, region_bytes: bytes, segment_bytes: format.segment_bytes };
+        // The header last: half a format is none.
+        media.write_at(0, &[0; BLOCK])?;
+        media.flush()?;
+        region.write_tables(media)?;
+        media.write_at(0, &header.write(&region.sums))?;
+        media.flush()?;
+        Ok(region)
+    }
+
+    /// Takes over what a region has.
+    ///
+    /// # Errors
+    /// If it is none of this version and size, or the device fails.
+    pub fn recover(
+        media: &mut dyn Media,
+        segment_bytes: u32,
+        boot: BootId,
+        faults: F,
+    ) -> Result<(Self, Recovered), NoRegion> {
+        let mut first = [0; BLOCK];
+        media.read_at(0, &mut first)?;
+        let header = Header::read(&first).map_err(|no| match no {
+            NoHeader::Foreign => NoRegion::Foreign,
+            NoHeader::Version(v) => NoRegion::Version(v),
+            NoHeader::Broken => NoRegion::Broken,
+        })?;
+        if header.region_bytes != media.bytes() || header.segment_bytes != segment_bytes {
+            let Header { region_bytes, segment_bytes, .. } = header;
+            return Err(NoRegion::Size { region_bytes, segment_bytes });
+        }
+        let layout = Layout::new(header.region_bytes, segment_bytes).ok_or(NoRegion::NoLayout)?;
+        let mut region = Self::empty(faults, header.store, boot, layout)?;
+        let tables = region.read_tables(media)?;
+        let mut recovered = Recovered::default();
+        region.take_owners(&tables, &mut recovered);
+        region.take_segments(media, &tables)?;
+        recovered.blocks = region.index.len() as u64;
+        region.write_tables(media)?;
+        Ok((region, recovered))
+    }
+
+    /// The name that the region was formatted with.
+    pub fn store(&self) -> StoreId {
+        self.store
+    }
+
+    fn read_tables(&self, media: &mut dyn Media) -> io::Result<Tables> {
+        let mut copies = Vec::new();
+        for place in TABLES_AT {
+            let mut bytes = vec![0; TABLE_BYTES];
+            // One that cannot be read is a broken one.
+            if media.read_at(place, &mut bytes).is_ok() {
+                copies.extend(Table::read(&bytes, self.store, &self.sums).map(|(table, _)| table));
+            }
+        }
+        copies.sort_by_key(|table| table.sequence);
+        let follows = |c: &[Table]| matches!(c, [a, b] if a.sequence + 1 == b.sequence);
+        let is_whole = follows(&copies) || self.faults.has(Bug::SsdOneTableIsEnough);
+        Ok(Tables { newest: copies.pop(), is_whole })
+    }
+
+    /// Owners of which blocks may be taken over.
+    fn take_owners(&mut self, tables: &Tables, recovered: &mut Recovered) {
+        recovered.is_broken = !tables.is_whole;
+        let Some(table) = &tables.newest else { return };
+        self.tables.are(table.sequence, Vec::new());
+        self.next_generation = table.next_generation + 1;
+        self.segments.next_sequence = table.next_segment;
+        recovered.dirty = table.records.iter().filter(|r| r.clean.is_none()).count() as u64;
+        recovered.is_of_another_boot = !table.orderly && table.boot != self.boot.0;
+        if !tables.is_whole || recovered.is_of_another_boot && !self.faults.has(Bug::SsdBootIgnored) {
+            return;
+        }
+        for record in &table.records {
+            let Some(stamp) = record.clean else { continue };
+            recovered.owners += 1;
+            self.owners[usize::from(record.number)] = Some(Owner {
+                identity: record.identity,
+                tag: self.sums.tag(&record.identity),
+                blocks: record.blocks,
+                generation: record.generation,
+                state: State::Clean(stamp),
+                is_attached: false,
+                share: 0,
+                entries: 0,
+                open: None,
+                changing: Vec::new(),
+                dropping: Vec::new(),
+                stats: OwnerStats::default(),
+            });
+        }
+    }
+
+    /// Segments of these owners, and their blocks.
+    fn take_segments(&mut self, media: &mut dyn Media, tables: &Tables) -> io::Result<()> {
+        let mut summaries = Vec::new();
+        let mut bytes = vec![0; self.layout.summary_blocks as usize * BLOCK];
+        let mut last = 0;
+        for segment in 0..self.layout.segments {
+            // One that cannot be read does not exist.
+            if media.read_at(self.layout.offset(self.segments.slots(segment).start), &mut bytes).is_err() {
+                continue;
+            }
+            let Some((summary, sum)) = Summary::read(&bytes, self.store, &self.sums) else { continue };
+            last = last.max(summary.sequence);
+            if self.is_allowed(&summary, segment, tables) {
+                summaries.push((summary, sum));
+            }
+        }
+        summaries.sort_by_key(|(s, _)| s.sequence);
+        for (summary, sum) in &summaries {
+            let Summary { segment, owner, sequence, generation, .. } = *summary;
+            self.segments.recover(segment, owner, sequence, generation, *sum);
+        }
+        self.drop_incomplete(tables);
+        for (summary, _) in &summaries {
+            if self.segments.get(summary.segment).owner == summary.owner {
+                self.take_segment(summary);
+            }
+        }
+        self.segments.recovered();
+        // Segments that had been begun and left no summary: more than there are have none.
+        self.segments.next_sequence = self.segments.next_sequence.max(last) + u64::from(self.layout.segments) + 1;
+        Ok(())
+    }
+
+    /// Whether a summary is one that the table allows.
+    fn is_allowed(&self, summary: &Summary, segment: u32, tables: &Tables) -> bool {
+        let Some(Some(owner)) = self.owners.get(usize::from(summary.owner)) else { return false };
+        let record = tables.newest.iter().flat_map(|t| &t.records).find(|r| r.number == summary.owner);
+        let is_old = record.is_none_or(|r| summary.sequence < r.oldest) && !self.faults.has(Bug::SsdOldestIgnored);
+        summary.segment == segment
+            && summary.identity == owner.identity
+            && summary.generation <= owner.generation
+            && !is_old
+            && !summary.entries.is_empty()
+            && summary.entries.len() <= self.layout.data_blocks() as usize
+    }
+
+    /// After an orderly stop the summaries are those that the table was written with, or something was lost: then
+    /// nothing of the owner is taken over.
+    fn drop_incomplete(&mut self, tables: &Tables) {
+        let Some(table) = tables.newest.as_ref().filter(|table| table.orderly) else { return };
+        if self.faults.has(Bug::SsdDigestIgnored) || self.faults.has(Bug::SsdCleanBeforeFlush) {
+            return;
+        }
+        for record in &table.records {
+            let is_kept = self.owners[usize::from(record.number)].is_some();
+            if is_kept && self.segments.digest(record.number) != record.digest {
+                while self.segments.oldest(record.number).is_some() {
+                    self.segments.give_up_oldest(record.number);
+                }
+                self.owners[usize::from(record.number)] = None;
+            }
+        }
+    }
+
+    fn take_segment(&mut self, summary: &Summary) {
+        let Summary { segment, owner: number, .. } = *summary;
+        for (n, (block, sum)) in summary.entries.iter().enumerate() {
+            if *block >= self.owner(number).blocks.min(BLOCKS_MAX) {
+                self.segments.get_mut(segment).lost |= *block != NO_BLOCK;
+                continue;
+            }
+            let slot = self.layout.slot(segment, n as u32);
+            // Of two that are there, either is what the image holds.
+            if let Some((at, entry)) = self.index.find(&self.segments, number, *block) {
+                self.index.remove(at);
+                self.removed(entry.slot, true);
+            }
+            let gone = self.index.insert(&self.segments, number, *block, slot, *sum);
+            self.owner_mut(number).entries += 1;
+            if let Some(gone) = gone {
+                self.removed(gone, true);
+            }
+        }
+    }
+
+    /// Writes both copies of the table: from now on none says that the store was stopped in order.
+    fn write_tables(&mut self, media: &mut dyn Media) -> io::Result<()> {
+        for _ in 0..2 {
+            let table = self.table(false);
+            let place = TABLES_AT[(table.sequence % 2) as usize];
+            media.write_at(place, &table.write(self.store, &self.sums))?;
+            media.flush()?;
+            let clean = table.records.iter().filter(|r| r.clean.is_some()).map(|r| r.number).collect();
+            self.tables.are(table.sequence, clean);
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(SEGMENTS_AT >= TABLES_AT[1] + TABLE_BYTES as u64);

@@ -1,0 +1,216 @@
+//! The segments of a region: whose they are, in which order they were begun, what is done with them.
+//!
+//! Owns a record for each segment, a queue of them for each owner, and the free ones; fixed memory. Never does I/O.
+//! Invariants: a segment with I/O of the store under way is not free; an owner's queue is in the order of sequences;
+//! a sequence is never used again.
+
+use super::format::Layout;
+use super::index::OwnerOf;
+use super::permutation::mix;
+use super::types::OWNERS_MAX;
+use std::collections::VecDeque;
+
+/// No segment.
+const NONE: u32 = u32::MAX;
+/// No owner.
+const NOBODY: u16 = u16::MAX;
+
+/// What is done with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nobody has it.
+    Free,
+    /// Blocks are written to it.
+    Open,
+    /// It is complete, and its summary was written.
+    Sealed,
+    /// It is being emptied.
+    Evicting,
+    /// Nothing in it is wanted any more; free when its I/O is done.
+    Doomed,
+}
+
+/// A segment's record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub sequence: u64,
+    pub generation: u64,
+    /// The sum of its summary on the device.
+    pub sum: u64,
+    next: u32,
+    pub owner: u16,
+    pub state: State,
+    /// I/O of the store's under way in it.
+    pub busy: u8,
+    /// Its summary on the device may name blocks that the index does not have there any more.
+    pub lost: bool,
+}
+
+/// The queue of an owner.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+/// See the head of the file.
+pub(super) struct Segments {
+    all: Box<[Segment]>,
+    free: VecDeque<u32>,
+    queues: Box<[Queue]>,
+    /// Of a segment: to find that of a slot without a division.
+    shift: u32,
+    pub next_sequence: u64,
+}
+
+impl OwnerOf for Segments {
+    #[inline]
+    fn owner_of(&self, slot: u32) -> u16 {
+        self.all[(slot >> self.shift) as usize].owner
+    }
+}
+
+impl Segments {
+    pub fn new(layout: &Layout) -> Self {
+        let none = Segment {
+            sequence: 0,
+            generation: 0,
+            sum: 0,
+            next: NONE,
+            owner: NOBODY,
+            state: State::Free,
+            busy: 0,
+            lost: false,
+        };
+        let queue = Queue { head: NONE, tail: NONE, len: 0 };
+        Self {
+            all: vec![none; layout.segments as usize].into_boxed_slice(),
+            free: (0..layout.segments).collect(),
+            queues: vec![queue; OWNERS_MAX].into_boxed_slice(),
+            shift: layout.segment_blocks.trailing_zeros(),
+            next_sequence: 1,
+        }
+    }
+
+    /// Bytes of its tables.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.all) + self.free.capacity() * size_of::<u32>() + size_of_val(&*self.queues)
+    }
+
+    pub fn number_of(&self, slot: u32) -> u32 {
+        slot >> self.shift
+    }
+
+    /// The slots of a segment.
+    pub fn slots(&self, segment: u32) -> std::ops::Range<u32> {
+        segment << self.shift..(segment + 1) << self.shift
+    }
+
+    pub fn get(&self, segment: u32) -> &Segment {
+        &self.all[segment as usize]
+    }
+
+    pub fn get_mut(&mut self, segment: u32) -> &mut Segment {
+        &mut self.all[segment as usize]
+    }
+
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Segments of an owner.
+    pub fn of(&self, owner: u16) -> u32 {
+        self.queues[usize::from(owner)].len
+    }
+
+    /// The oldest one of an owner.
+    pub fn oldest(&self, owner: u16) -> Option<u32> {
+        Some(self.queues[usize::from(owner)].head).filter(|n| *n != NONE)
+    }
+
+    /// Those of an owner, oldest first.
+    pub fn queue(&self, owner: u16) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(self.oldest(owner), |n| Some(self.all[*n as usize].next).filter(|n| *n != NONE))
+    }
+
+    /// Segments of lower sequences are no longer the owner's.
+    pub fn floor(&self, owner: u16) -> u64 {
+        self.oldest(owner).map_or(self.next_sequence, |n| self.get(n).sequence)
+    }
+
+    /// A number that stands for all summaries of an owner's complete segments.
+    pub fn digest(&self, owner: u16) -> u64 {
+        let complete = self.queue(owner).map(|n| self.get(n)).filter(|it| it.state == State::Sealed);
+        complete.fold(0, |all, it| all.wrapping_add(mix(it.sequence ^ mix(it.sum))))
+    }
+
+    /// Begins a free segment for an owner.
+    pub fn begin(&mut self, owner: u16, generation: u64) -> Option<u32> {
+        let segment = self.free.pop_front()?;
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        self.append(segment, owner, sequence, generation, State::Open);
+        Some(segment)
+    }
+
+    /// Takes a recovered segment in, whose summary has this sum; those of an owner in the order of their sequences.
+    pub fn recover(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, sum: u64) {
+        self.append(segment, owner, sequence, generation, State::Sealed);
+        self.get_mut(segment).sum = sum;
+        self.next_sequence = self.next_sequence.max(sequence + 1);
+    }
+
+    /// After recovery: those that are nobody's are free.
+    pub fn recovered(&mut self) {
+        self.free = (0..self.all.len() as u32).filter(|n| self.all[*n as usize].state == State::Free).collect();
+    }
+
+    fn append(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, state: State) {
+        let lost = false;
+        *self.get_mut(segment) = Segment { sequence, generation, sum: 0, next: NONE, owner, state, busy: 0, lost };
+        let queue = &mut self.queues[usize::from(owner)];
+        let last = std::mem::replace(&mut queue.tail, segment);
+        queue.len += 1;
+        if last == NONE { queue.head = segment } else { self.get_mut(last).next = segment }
+    }
+
+    /// Takes the oldest segment from its owner: no entry of the index names it any more. Free, as soon as its I/O is
+    /// done.
+    pub fn give_up_oldest(&mut self, owner: u16) {
+        let queue = &mut self.queues[usize::from(owner)];
+        let segment = queue.head;
+        queue.head = self.all[segment as usize].next;
+        queue.len -= 1;
+        if queue.head == NONE {
+            queue.tail = NONE;
+        }
+        let it = self.get_mut(segment);
+        (it.sequence, it.owner, it.state) = (0, NOBODY, State::Doomed);
+        self.settle(segment);
+    }
+
+    /// I/O of the store's in a segment begins.
+    pub fn begin_io(&mut self, segment: u32) {
+        self.get_mut(segment).busy += 1;
+    }
+
+    /// It is done. Whether the segment is still wanted.
+    pub fn end_io(&mut self, segment: u32) -> bool {
+        self.get_mut(segment).busy -= 1;
+        self.settle(segment);
+        !matches!(self.get(segment).state, State::Doomed | State::Free)
+    }
+
+    fn settle(&mut self, segment: u32) {
+        let it = self.get_mut(segment);
+        if it.state == State::Doomed && it.busy == 0 {
+            it.state = State::Free;
+            self.free.push_back(segment);
+        }
+    }
+}

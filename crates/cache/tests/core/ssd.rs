@@ -1,0 +1,282 @@
+//! The SSD store below a core, a scenario for each way that a block takes through it; the simulation looks for everything
+//! in between.
+
+use std::io;
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
+use undercroft_cache::ssd::{
+    Admission, BootId, Format, Identity, Kept, Known, Media, Region, Ssd, Stamp, StoreId,
+};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, IoError, IoKind, IoTarget, Op, SSD};
+use undercroft_engine::PolicyKind;
+use undercroft_host::IoBuf;
+use undercroft_testkit::front::{Front, Values, request};
+
+const B: u64 = 4096;
+const DISK: DiskId = DiskId(0);
+const BOOT: BootId = BootId([1; 16]);
+const REGION: usize = 4 << 20;
+const SEGMENT: u32 = 256 << 10;
+
+/// A device's region, all of it durable at once.
+struct Flash(Vec<u8>);
+
+impl Media for Flash {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        to.copy_from_slice(&self.0[offset as usize..][..to.len()]);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.0[offset as usize..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Flash {
+    /// Does what an operation asks for.
+    fn serve(&mut self, io: &mut Io) {
+        let mut at = io.offset as usize;
+        match io.kind {
+            IoKind::Read => {
+                for piece in io.buf.pieces_mut() {
+                    piece.copy_from_slice(&self.0[at..at + piece.len()]);
+                    at += piece.len();
+                }
+            }
+            IoKind::Write { .. } => {
+                for piece in io.buf.pieces() {
+                    self.0[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A disk of 64 blocks, two of which fit into RAM, above a store that admits everything.
+struct Rig<P: FaultInjection = NoFaults> {
+    core: Core<P>,
+    front: Front<Values>,
+    flash: Flash,
+    /// What the image holds of each block.
+    image: [u8; 64],
+    kept: Kept,
+}
+
+fn stamp(of: u8) -> Stamp {
+    Stamp([of; 64])
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut flash = Flash(vec![0; REGION]);
+        let format = Format { store: StoreId([7; 16]), segment_bytes: SEGMENT };
+        let region = Region::format(&mut flash, format, BOOT, NoFaults).unwrap();
+        Rig::with(flash, region, 0, NoFaults)
+    }
+}
+
+impl<P: FaultInjection> Rig<P> {
+    /// Over a region that was formatted or recovered, with an image of this stamp.
+    fn with(flash: Flash, region: Region<NoFaults>, of: u8, faults: P) -> Self {
+        let mut core = Core::with_faults(CoreOptions::new(16 << 20), faults).unwrap();
+        let options = DiskOptions::new(&Geometry::new(64 * B - 512), PolicyKind::Lru, 2);
+        core.add_disk(DISK, options).unwrap();
+        let mut ssd = Ssd::new(vec![region]);
+        ssd.set_admission(Admission::All);
+        core.set_ssd(ssd);
+        let known = Known { identity: Identity([9; 64]), stamp: Some(stamp(of)), blocks: 64 };
+        let kept = core.use_ssd(DISK, &known).unwrap().unwrap();
+        core.share_ssd(DISK, 1 << 20);
+        Self { core, front: Front::noting(Values::default()), flash, image: std::array::from_fn(|n| n as u8), kept }
+    }
+
+    /// Starts over what the last core left, on an image of this stamp.
+    fn again<Q: FaultInjection>(self, of: u8, faults: Q) -> Rig<Q> {
+        let Self { core, mut flash, image, .. } = self;
+        drop(core);
+        let (region, _) = Region::recover(&mut flash, SEGMENT, BOOT, NoFaults).unwrap();
+        Rig { image, ..Rig::with(flash, region, of, faults) }
+    }
+
+    /// Completes operations until there are none, those of the store first; returns the kinds of those of the image.
+    fn rest(&mut self) -> Vec<IoKind> {
+        let mut kinds = Vec::new();
+        while !self.front.ios.is_empty() {
+            let of_store = self.front.ios.iter().position(|io| io.target != IoTarget::Image);
+            let kind = self.complete(of_store.unwrap_or(0));
+            if of_store.is_none() {
+                kinds.push(kind);
+            }
+        }
+        kinds
+    }
+
+    /// Completes an operation.
+    fn complete(&mut self, at: usize) -> IoKind {
+        let Self { core, front, flash, image, .. } = self;
+        front.end(core, at, |io| {
+            match io.target {
+                IoTarget::Ssd(_) => flash.serve(io),
+                IoTarget::Image => serve_image(image, io.offset, io.kind, &mut io.buf),
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads a block and completes everything; the value that came, and what was asked of the image for it.
+    fn read(&mut self, block: u64) -> (u8, Vec<IoKind>) {
+        self.front.client.seen.clear();
+        self.front.ask(&mut self.core, request(1, DISK, Op::Read, block * B, B));
+        let kinds = self.rest();
+        let value = self.front.client.seen.iter().find(|(_, at, _)| *at == 0).expect("a byte came").2;
+        (value, kinds)
+    }
+
+    fn stop(&mut self, of: u8) {
+        self.core.stop_ssd(&[(DISK, stamp(of))]);
+        while !self.core.ssd().unwrap().is_stopped() {
+            self.core.apply(Event::Tick, 0, &mut self.front);
+            self.rest();
+        }
+    }
+
+    /// Operations of the image that are under way.
+    fn of_image(&self) -> Vec<IoKind> {
+        self.front.ios.iter().filter(|io| io.target == IoTarget::Image).map(|io| io.kind).collect()
+    }
+}
+
+fn serve_image(image: &mut [u8; 64], offset: u64, kind: IoKind, buf: &mut IoBuf) {
+    let first = (offset / B) as usize;
+    match kind {
+        IoKind::Read => buf.pieces_mut().enumerate().for_each(|(n, piece)| piece.fill(image[first + n])),
+        IoKind::Write { .. } => buf.pieces().enumerate().for_each(|(n, piece)| image[first + n] = piece[0]),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_left_ram_is_read_from_the_store() {
+    let mut r = Rig::new();
+    (0..4).for_each(|block| assert_eq!(r.read(block), (block as u8, vec![IoKind::Read])));
+    // Blocks 0 and 1 have gone for 2 and 3.
+    assert_eq!(r.read(0), (0, vec![]), "the image was asked for what the store has");
+    assert_eq!(r.core.stats(DISK).ssd_hit_blocks, 1);
+    // It is in RAM again, and leaves it once more without being written.
+    let admitted = r.core.ssd_stats_of(DISK).unwrap().admitted;
+    (4..8).for_each(|block| assert_eq!(r.read(block).0, block as u8));
+    assert_eq!(r.core.ssd_stats_of(DISK).unwrap().admitted, admitted + 3, "not the one that was there");
+    assert_eq!(r.read(0), (0, vec![]));
+}
+
+#[test]
+fn a_last_block_that_is_not_whole_is_not_in_the_store() {
+    let mut r = Rig::new();
+    r.front.ask(&mut r.core, request(1, DISK, Op::Read, 63 * B, B - 512));
+    r.rest();
+    (0..4).for_each(|block| _ = r.read(block));
+    r.front.ask(&mut r.core, request(1, DISK, Op::Read, 63 * B, B - 512));
+    assert_eq!(r.rest(), [IoKind::Read]);
+}
+
+#[test]
+fn a_change_takes_the_block_out_of_the_store() {
+    let mut r = Rig::new();
+    (0..4).for_each(|block| _ = r.read(block));
+    r.front.ask(&mut r.core, request(200, DISK, Op::Write { fua: false }, 0, B));
+    assert_eq!(r.rest(), [IoKind::Write { fua: false }]);
+    (4..8).for_each(|block| _ = r.read(block));
+    assert_eq!(r.read(0).0, 200);
+}
+
+#[test]
+fn bytes_that_are_not_the_blocks_are_read_from_the_image() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    // All is written, so that nothing is served from memory.
+    r.stop(0);
+    let mut r = r.again(0, NoFaults);
+    assert!(matches!(r.kept, Kept::Blocks(n) if n >= 18), "{:?}", r.kept);
+    assert_eq!(r.read(3), (3, vec![]), "the store has it");
+    r.flash.0[SEGMENT as usize..].iter_mut().for_each(|byte| *byte ^= 1);
+    assert_eq!(r.read(5), (5, vec![IoKind::Read]));
+    assert_eq!(r.core.stats(DISK).backend_errors, 0);
+}
+
+#[test]
+fn an_image_that_was_changed_meanwhile_has_nothing_in_the_store() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    r.stop(1);
+    let mut r = r.again(2, NoFaults);
+    assert!(matches!(r.kept, Kept::Dropped(_)), "{:?}", r.kept);
+    r.image[3] = 99;
+    assert_eq!(r.read(3), (99, vec![IoKind::Read]));
+}
+
+/// What the first change after a start waits for: a store that still calls the image unchanged would be believed after
+/// a loss of power, when what the file system knows of times may be old, too.
+fn first_change_waits<P: FaultInjection>(faults: P) -> bool {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    r.stop(1);
+    let mut r = r.again(1, faults);
+    r.front.ask(&mut r.core, request(200, DISK, Op::Write { fua: false }, 0, B));
+    while r.of_image().is_empty() {
+        let at = r.front.ios.iter().position(|io| io.disk == SSD).expect("the store notes the change");
+        r.complete(at);
+    }
+    // The host dies now.
+    let before = r.flash.0.clone();
+    r.rest();
+    let found = Region::recover(&mut Flash(before), SEGMENT, BOOT, NoFaults).unwrap().1;
+    found.blocks == 0
+}
+
+#[test]
+fn the_first_change_after_a_start_waits_until_the_store_has_noted_it() {
+    assert!(first_change_waits(NoFaults));
+    assert!(!first_change_waits(Planted(Bug::BelowNotAwaited)), "the test does not see the bug");
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_not_waited_for() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    r.stop(0);
+    let mut r = r.again(0, NoFaults);
+    r.front.ask(&mut r.core, request(7, DISK, Op::Read, 3 * B, B));
+    assert!(r.of_image().is_empty());
+    r.core.apply(Event::Tick, 1_000_000_000, &mut r.front);
+    let at = r.front.ios.iter().position(|io| io.target == IoTarget::Image).expect("the image is read as well");
+    r.complete(at);
+    assert_eq!(r.front.answers, [(7, Ok(()))]);
+    assert_eq!(r.core.stats(DISK).ssd_late_blocks, 1);
+    // What comes after all is of no use, and harms nobody.
+    r.rest();
+    assert_eq!(r.read(3), (3, vec![]), "it is in RAM");
+    r.core.check();
+}
+
+#[test]
+fn a_device_that_fails_fails_nobody() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    r.stop(0);
+    let mut r = r.again(0, NoFaults);
+    r.front.ask(&mut r.core, request(7, DISK, Op::Read, 3 * B, B));
+    let at = r.front.ios.iter().position(|io| io.target != IoTarget::Image).expect("the store is read");
+    r.front.end(&mut r.core, at, |_| Err(IoError::Io));
+    assert_eq!(r.rest(), [IoKind::Read]);
+    assert_eq!(r.front.answers, [(7, Ok(()))]);
+}
