@@ -88,15 +88,15 @@ impl ImageFiles {
             let which = [stat.st_dev, stat.st_ino, generation, u64::from(*is_qcow2)];
             which.iter().for_each(|word| identity.add(&word.to_le_bytes()));
             state.add(&stat.st_size.to_le_bytes());
-            let times = [(stat.st_mtime, stat.st_mtime_nsec), (stat.st_ctime, stat.st_ctime_nsec)];
+            let times = [(stat.st_mtime, stat.st_mtime_nsec as i64), (stat.st_ctime, stat.st_ctime_nsec as i64)];
             for (seconds, ns) in times {
                 state.add(&seconds.to_le_bytes());
-                state.add(&(ns as u64).to_le_bytes());
+                state.add(&ns.to_le_bytes());
             }
             if *is_qcow2 {
                 state.add(&detect::read(file, 0, HEADER_BYTES)?);
             }
-            settled &= has_settled(&now, times[1].0, times[1].1 as i64);
+            settled &= has_settled(&now, times[1].0, times[1].1);
         }
         Ok(Some(ImageStamp { identity: identity.bytes(), state: state.bytes(), settled }))
     }

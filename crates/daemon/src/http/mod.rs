@@ -142,8 +142,8 @@ pub trait Daemon: Send + Sync + 'static {
     /// `NotFound` if none is configured.
     fn ssd(&self) -> Result<SsdStatus, ControlError>;
 
-    /// Takes the SSD store into service, or out of it: its files and devices are closed then, and nothing is lost but
-    /// time. Nothing is done if that is so already.
+    /// Takes the SSD store into service, or out of it: its files and devices are closed then, and what they hold is
+    /// given up. Nothing is done if that is so already.
     ///
     /// # Errors
     /// `NotFound` if none is configured; `Failed` if a file or device cannot be used.

@@ -426,8 +426,11 @@ impl ServedDisk {
         std::thread::spawn(move || {
             if let Ok(backend) = rx.recv() {
                 close(backend, &name);
-                if let (Some(service), Some(gone)) = (service.and_then(|s| s.upgrade()), gone) {
+                let service = service.and_then(|s| s.upgrade());
+                if let (Some(service), Some(gone)) = (&service, gone) {
                     service.leave_ssd(&gone);
+                    // Its image can be had by the next one from here on.
+                    drop(gone);
                 }
                 tracing::info!(disk = name, "detached");
                 let _ = finished.send(());

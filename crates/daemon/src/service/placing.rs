@@ -102,7 +102,7 @@ impl Service {
         residence::watch(&self.me, &served);
         if self.plan().ssd.is_wanted() {
             served.tell_when_gone(self.me.clone());
-            self.use_ssd(&served);
+            self.use_ssd(&served, true);
         }
         Ok(served)
     }

@@ -51,11 +51,20 @@ struct Resting {
     due: Instant,
 }
 
+/// What a worker says of one of its disks.
+struct Told {
+    /// Which of the worker's disks it is.
+    life: u64,
+    /// Changes that have begun, if none is under way.
+    since: Option<u64>,
+    /// Whether the store calls its blocks clean, if it has any.
+    is_clean: Option<bool>,
+}
+
 /// What a worker says of its store.
 struct News {
-    /// Each disk that was asked for: its life, the changes that have begun if none is under way, and whether the store
-    /// has blocks of it, and calls them clean.
-    disks: Vec<Option<(u64, Option<u64>, Option<bool>)>>,
+    /// Each disk that was asked for.
+    disks: Vec<Option<Told>>,
     given_up: Vec<GivenUp>,
     out_of_service: Vec<Option<OutOfService>>,
     room: u64,
@@ -64,7 +73,8 @@ struct News {
 fn news(w: &mut Worker, ids: &[DiskId]) -> Option<News> {
     let of = |w: &mut Worker, id: DiskId| {
         let stats = w.core().ssd_stats_of(id)?;
-        Some((w.life(id)?, w.core().quiet_since(id), (stats.blocks > 0).then_some(stats.is_clean)))
+        let is_clean = (stats.blocks > 0).then_some(stats.is_clean);
+        Some(Told { life: w.life(id)?, since: w.core().quiet_since(id), is_clean })
     };
     let disks = ids.iter().map(|id| of(w, *id)).collect();
     let ssd = w.core().ssd_mut()?;
@@ -135,7 +145,7 @@ impl Service {
         };
         let all: u64 = disks.iter().map(|d| weight(d)).sum();
         for (disk, told) in disks.iter().zip(&news.disks) {
-            let Some((life, ..)) = told else { continue };
+            let Some(Told { life, .. }) = told else { continue };
             let share = (u128::from(news.room) * u128::from(weight(disk)) / u128::from(all.max(1))) as u64;
             if memory.shares.insert((worker, *life), share) != Some(share) {
                 let id = disk.id();
@@ -156,7 +166,7 @@ impl Service {
         let now = Instant::now();
         let mut again = None;
         for (disk, told) in disks.iter().zip(&news.disks) {
-            let Some((life, since, Some(is_clean))) = told else { continue };
+            let Some(Told { life, since, is_clean: Some(is_clean) }) = told else { continue };
             let Some(since) = *since else {
                 again = Some(now);
                 continue;

@@ -137,8 +137,8 @@ fn log_open(devices: &SsdDevices) {
     }
 }
 
-/// What the store is told of the image of a disk.
-pub(super) fn known(files: Option<&ImageFiles>, size_bytes: u64) -> Option<Known> {
+/// What the store is told of the image of a disk, as it was found when it was opened.
+fn known(files: Option<&ImageFiles>, size_bytes: u64) -> Option<Known> {
     let found = files.and_then(ImageFiles::found);
     let identity = match &found {
         Some(image) => identity_of(image),
@@ -162,11 +162,26 @@ pub(super) fn give(workers: &[Arc<WorkerHandle>], stores: Stores) -> Result<(), 
     Ok(())
 }
 
+/// Gives a worker its part of the store while it serves disks.
+fn give_again(worker: &Arc<WorkerHandle>, store: WorkerStore, plan: &ServePlan) -> Result<(), String> {
+    if worker.call(|w| w.core().ssd().is_none()).map_err(|e| e.to_string())? {
+        // It could not be had when the daemon started.
+        return give(std::slice::from_ref(worker), vec![store.into_ssd(&plan.ssd, plan.daemon.workers)]);
+    }
+    let (regions, devices) = (store.regions, store.devices);
+    let returned = worker.call(move |w| w.return_ssd(regions, devices)).map_err(|e| e.to_string())?;
+    returned.map_err(|e| e.to_string())
+}
+
 impl Service {
-    /// From now on, blocks of the disk may be in the store.
-    pub(super) fn use_ssd(&self, disk: &ServedDisk) {
+    /// From now on, blocks of the disk may be in the store; if it `comes` just now, those that are there, too. Of one that
+    /// was served without the store, these may be what was there before it was changed.
+    pub(super) fn use_ssd(&self, disk: &ServedDisk, comes: bool) {
         let (id, name) = (disk.id(), &disk.info().name);
-        let Some(known) = known(disk.files().as_ref(), disk.info().geometry.size_bytes) else { return };
+        let Some(mut known) = known(disk.files().as_ref(), disk.info().geometry.size_bytes) else { return };
+        if !comes {
+            known.stamp = None;
+        }
         match disk.host().worker.call(move |w| w.core().use_ssd(id, &known)) {
             Ok(Ok(Some(Kept::Blocks(blocks)))) => {
                 let bytes = undercroft_units::human_size(blocks * FRAME_BYTES as u64);
@@ -225,16 +240,13 @@ impl Service {
         let plan = self.plan();
         let mut state = self.ssd.lock();
         let (opened, stores) = open(&plan, &state.void).map_err(|e| e.to_string())?;
-        for (worker, store) in self.workers.iter().zip(stores) {
-            if worker.call(|w| w.core().ssd().is_none()).map_err(|e| e.to_string())? {
-                // It could not be had when the daemon started.
-                let (ssd, devices) = store.into_ssd(&plan.ssd, self.workers.len());
-                give(std::slice::from_ref(worker), vec![(ssd, devices)])?;
-                continue;
-            }
-            let (regions, devices) = (store.regions, store.devices);
-            let returned = worker.call(move |w| w.return_ssd(regions, devices)).map_err(|e| e.to_string())?;
-            returned.map_err(|e| e.to_string())?;
+        let given: Result<Vec<()>, String> =
+            self.workers.iter().zip(stores).map(|(worker, store)| give_again(worker, store, &plan)).collect();
+        if let Err(e) = given {
+            // Those that have theirs give it up again: it is all of them or none.
+            self.workers.iter().for_each(|worker| _ = worker.call(|w| w.leave_ssd()));
+            let _ = state.void.add(opened.names);
+            return Err(e);
         }
         state.open = Ok(opened);
         drop(state);
@@ -242,7 +254,7 @@ impl Service {
         for disk in self.disks() {
             let id = disk.id();
             if disk.host().worker.call(move |w| w.core().ssd_stats_of(id).is_none()) == Ok(true) {
-                self.use_ssd(&disk);
+                self.use_ssd(&disk, false);
             }
         }
         Ok(())

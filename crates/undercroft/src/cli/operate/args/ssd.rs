@@ -11,10 +11,11 @@ use undercroft_units::Time;
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_long_help = "\
 The SSD store is set up in [ssd] of the configuration. It holds nothing that the images do not
-hold, so that `stop` and `drop` lose time, and nothing else.
+hold, so that losing it costs time and nothing else. What it holds outlives a restart of the
+daemon as long as nobody changes the images meanwhile.
 
-`stop` closes its files and devices, so that a device can be exchanged or looked at; `start`
-opens them again. Both hold until the daemon ends.
+`stop` closes its files and devices, so that a device can be exchanged, and gives up what they
+hold; `start` opens them again, empty. Both hold until the daemon ends.
 
 Lines:
   WRITTEN      by what for: blocks that were admitted, blocks kept although
