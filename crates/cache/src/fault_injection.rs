@@ -193,14 +193,10 @@ pub enum Bug {
     SsdDigestIgnored,
     /// Summaries of segments still name blocks that were changed.
     SsdSummaryKept,
-    /// They still name blocks that had to go for want of room.
-    SsdDropNotRecorded,
     /// Summaries that were written again are not read back.
     SsdNotReadBack,
     /// A change does not end what is being written down of a disk without changes.
     SsdQuietIgnoresChange,
-    /// A table of owners that calls one clean is written before its summaries are durable.
-    SsdCleanBeforeFlush,
     /// A disk is changed before the table says so.
     SsdDirtyAfterWrite,
     /// A disk is changed while a device that cannot be written to any more calls it clean.
@@ -227,7 +223,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 94] = [
+    pub const ALL: [Bug; 92] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -307,10 +303,8 @@ impl Bug {
         Bug::SsdOneTableIsEnough,
         Bug::SsdDigestIgnored,
         Bug::SsdSummaryKept,
-        Bug::SsdDropNotRecorded,
         Bug::SsdNotReadBack,
         Bug::SsdQuietIgnoresChange,
-        Bug::SsdCleanBeforeFlush,
         Bug::SsdDirtyAfterWrite,
         Bug::SsdGivenUpNotWaitedFor,
         Bug::SsdSummaryBeforeData,

@@ -28,12 +28,6 @@ fn every_block_that_is_served_is_what_the_image_holds() {
     println!("{seeds} seeds: {total:?}");
 }
 
-#[test]
-fn debug_one() {
-    let bug = std::env::var("BUG").ok().map(|b| *Bug::ALL.iter().find(|x| format!("{x:?}") == b).unwrap());
-    println!("{:?}", run(SsdPlan { seed: from_env("SEED").unwrap_or(1), steps: STEPS, bug }));
-}
-
 /// Seeds that a bug may take at most to be found.
 const BUG_SEEDS: u64 = 300;
 
@@ -68,10 +62,8 @@ planted! {
     a_broken_table_that_is_believed_is_found: SsdOneTableIsEnough,
     summaries_that_were_lost_are_found: SsdDigestIgnored,
     summaries_that_name_changed_blocks_are_found: SsdSummaryKept,
-    blocks_that_had_to_go_and_come_back_are_found: SsdDropNotRecorded,
     summaries_that_went_elsewhere_are_found: SsdNotReadBack,
     a_change_while_a_disk_is_called_clean_is_found: SsdQuietIgnoresChange,
-    a_table_before_its_summaries_is_found: SsdCleanBeforeFlush,
     a_change_before_the_table_is_found: SsdDirtyAfterWrite,
     a_change_while_a_lost_device_calls_the_disk_clean_is_found: SsdGivenUpNotWaitedFor,
     a_summary_before_its_blocks_is_found: SsdSummaryBeforeData,

@@ -150,17 +150,30 @@ impl SimSsd {
     pub fn lose_power(&mut self) {
         let mut before: Vec<_> = std::mem::take(&mut self.before).into_iter().collect();
         before.sort_unstable_by_key(|(n, _)| *n);
+        let mut page = (usize::MAX, 0);
         for (n, mut versions) in before {
             versions.push(self.sector(n));
-            let kept = *self.rng.pick(&versions);
+            // Most pages are there as a whole or not at all.
+            if page.0 != n / 8 {
+                page = (n / 8, self.rng.below(3));
+            }
+            let kept = match page.1 {
+                0 => versions[0],
+                1 => self.sector(n),
+                _ => *self.rng.pick(&versions),
+            };
             self.bytes[n * SECTOR..(n + 1) * SECTOR].copy_from_slice(&kept);
         }
     }
 
     /// A bit is another one. More often one of what the store says about itself.
     pub fn rot(&mut self) {
-        let within = if self.rng.one_in(3) { 256 << 10 } else { self.bytes.len() };
-        let at = self.rng.below(within as u64) as usize;
+        let at = match self.rng.below(4) {
+            // A table of owners, a summary, anything.
+            0 => (64 << 10) * self.rng.between(1, 2) + self.rng.below(1024),
+            1 => (256 << 10) * self.rng.between(1, self.bytes.len() as u64 / (256 << 10) - 1) + self.rng.below(1024),
+            _ => self.rng.below(self.bytes.len() as u64),
+        } as usize;
         self.bytes[at] ^= 1 << self.rng.below(8);
         self.failed += 1;
     }

@@ -26,6 +26,8 @@ pub struct Image {
     /// Earlier stamps, to which a loss of power may take it back.
     stamps: Vec<u64>,
     pub changes: Vec<Change>,
+    /// Blocks that were written since the last flush, and what they were.
+    unflushed: Vec<(usize, u64)>,
     /// An older copy of it.
     copy: Vec<u64>,
     /// Changes of the daemon's may leave the stamp as it is.
@@ -55,7 +57,7 @@ impl Image {
         let blocks = vec![numbers.next(); blocks];
         let stamp = numbers.next();
         let (copy, changes) = (blocks.clone(), Vec::new());
-        Self { identity, blocks, stamp, stamps: Vec::new(), changes, copy, is_coarse: false }
+        Self { identity, blocks, stamp, stamps: Vec::new(), changes, unflushed: Vec::new(), copy, is_coarse: false }
     }
 
     /// What a store is told of it.
@@ -96,6 +98,7 @@ impl Image {
         self.changes[n].is_executed = true;
         // A write that fails may have changed nothing.
         if !rng.one_in(8) {
+            self.unflushed.extend(blocks.clone().map(|n| n as usize).map(|n| (n, self.blocks[n])));
             self.write(blocks, numbers);
         }
         if !self.is_coarse || rng.one_in(2) {
@@ -117,12 +120,23 @@ impl Image {
             }
         }
         self.restamp(numbers);
+        self.flush();
         // Times that others made are durable: the rule cannot know of a change whose time is lost with the power.
         self.stamps.clear();
     }
 
-    /// Power is lost: the time of its last change may not have been written.
+    /// What was written is durable.
+    pub fn flush(&mut self) {
+        self.unflushed.clear();
+    }
+
+    /// Power is lost: what was not flushed may be as it was before, and the time of its last change may not have been written.
     pub fn lose_power(&mut self, rng: &mut Rng) {
+        for (block, before) in std::mem::take(&mut self.unflushed).into_iter().rev() {
+            if rng.one_in(2) {
+                self.blocks[block] = before;
+            }
+        }
         if self.is_coarse && !self.stamps.is_empty() && rng.one_in(2) {
             self.stamp = *rng.pick(&self.stamps);
         }

@@ -156,7 +156,7 @@ impl<F: FaultInjection> Run<F> {
         let rare = |rng: &mut Rng, n: u64| if rng.one_in(2) { n } else { 0 };
         let faults = SsdFaults {
             errors: if kind == 1 { rare(&mut rng, 2000) } else { 0 },
-            misdirected: if kind == 2 { 60 } else { 0 },
+            misdirected: if kind == 2 { *rng.pick(&[10, 60]) } else { 0 },
             lost_flushes: if kind == 3 { 2 } else { 0 },
             read_errors: if kind == 1 { rare(&mut rng, 300) } else { 0 },
             rot: if kind == 4 { 10 } else { 0 },

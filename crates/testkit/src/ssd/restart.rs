@@ -81,6 +81,8 @@ impl<F: FaultInjection> Run<F> {
         }
         let stamps: Vec<_> =
             (0..self.images.len()).filter_map(|n| Some((self.owners[n]?, self.images[n].stamp()))).collect();
+        // What a store is told of at the end is durable.
+        self.images.iter_mut().for_each(Image::flush);
         self.ssd().stop(&stamps);
         let dies = if self.rng.one_in(2) { u64::MAX } else { self.rng.below(120) };
         self.stalled = 0;

@@ -26,7 +26,7 @@
 //! - *When a device fails*, it is out of service: nothing is found there and nothing admitted. If [`Ssd::given_up`] tells
 //!   of it, the caller records elsewhere that the store's name is void and then says [`Ssd::given_up_is_recorded`];
 //!   until then changes of the disks in question wait. [`Ssd::replace`] puts a formatted region in its place.
-//! - *An orderly stop*: when no change is under way and no more will come, [`Ssd::stop`] with stamps; then I/O until
+//! - *An orderly stop*: when no change is under way, no more will come, and the disks are flushed, [`Ssd::stop`] with stamps; then I/O until
 //!   [`Ssd::is_stopped`].
 
 mod admission;

@@ -160,11 +160,6 @@ impl<F: FaultInjection> Region<F> {
         }
         let writing = self.writing.as_mut()?;
         writing.phase = Phase::Flushing;
-        if self.faults.has(Bug::SsdCleanBeforeFlush) {
-            let id = writing.id;
-            self.quiet_flushed(id);
-            return None;
-        }
         let id = writing.id;
         Some(self.flush(Job::QuietFlush(id)))
     }

@@ -264,7 +264,7 @@ impl<F: FaultInjection> Region<F> {
     /// nothing of the owner is taken over.
     fn drop_incomplete(&mut self, tables: &Tables) {
         let Some(table) = tables.newest.as_ref().filter(|table| table.orderly) else { return };
-        if self.faults.has(Bug::SsdDigestIgnored) || self.faults.has(Bug::SsdCleanBeforeFlush) {
+        if self.faults.has(Bug::SsdDigestIgnored) {
             return;
         }
         for record in &table.records {
