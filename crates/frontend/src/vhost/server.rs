@@ -92,6 +92,11 @@ impl VhostServer {
         self.flags.connected.load(Ordering::Acquire)
     }
 
+    /// The event loop, and the key of the device there, while there is one.
+    pub(super) fn place(&self) -> Option<(Arc<EventLoop>, u64)> {
+        Some((Arc::clone(&self.event_loop), self.device?))
+    }
+
     /// Where the socket is.
     pub fn path(&self) -> &Path {
         &self.path
