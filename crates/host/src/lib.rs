@@ -27,6 +27,7 @@ pub mod operation;
 pub mod pool;
 pub mod probes;
 pub mod ring;
+pub mod shared_memory;
 pub mod spare;
 pub mod sums;
 pub mod thread_pool;
@@ -46,6 +47,7 @@ pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, empty_slots, prefetch_li
 pub use guard::{Backing, Guarded, backing, faults};
 pub use nameless::nameless;
 pub use operation::{Action, FileDone, FileOp, Region};
+pub use shared_memory::SharedMemory;
 pub use spare::give_back;
 pub use sums::SumKey;
 pub use thread_pool::{ThreadPool, Work};
