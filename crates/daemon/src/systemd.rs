@@ -19,6 +19,11 @@ pub(crate) fn reloading() {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
 }
 
+/// Another process serves from now on.
+pub(crate) fn main_process(pid: u32) {
+    notify(&format!("MAINPID={pid}"));
+}
+
 /// The stop has begun.
 pub fn stopping() {
     notify("STOPPING=1\nSTATUS=finishing requests");

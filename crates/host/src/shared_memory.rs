@@ -9,11 +9,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// See the head of the file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SharedMemory {
-    file: File,
+    file: Arc<File>,
     len: usize,
 }
 
@@ -31,7 +32,7 @@ impl SharedMemory {
         let file = rustix::fs::memfd_create("undercroft", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         rustix::fs::fcntl_add_seals(&file, seals())?;
-        Ok(Self { file: file.into(), len })
+        Ok(Self { file: Arc::new(file.into()), len })
     }
 
     /// Memory that another process has passed on.
@@ -45,7 +46,7 @@ impl SharedMemory {
         }
         let size = rustix::fs::fstat(&file)?.st_size;
         let len = usize::try_from(size).ok().filter(|&len| len > 0).ok_or_else(|| invalid("it has no bytes"))?;
-        Ok(Self { file: file.into(), len })
+        Ok(Self { file: Arc::new(file.into()), len })
     }
 
     /// Bytes.

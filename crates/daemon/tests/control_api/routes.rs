@@ -215,6 +215,7 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("PATCH /v1/store", r#"{"memory": "64MiB"}"#, 403, "cannot"),
         ("PATCH /v1/ksm", "{}", 403, "cannot"),
         ("POST /v1/reload", "", 403, "cannot"),
+        ("POST /v1/upgrade", "", 403, "cannot"),
         ("POST /v1/stop", "", 403, "cannot"),
         ("POST /v1/recordings", "{}", 403, "cannot"),
         ("GET /v1/recordings/1", "", 403, "cannot"),

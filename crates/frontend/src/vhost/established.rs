@@ -13,9 +13,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use vhost::vhost_user::message::{
-    FrontendReq, VhostUserInflight, VhostUserMemoryRegion, VhostUserVringAddrFlags,
-};
+use vhost::vhost_user::message::{FrontendReq, VhostUserInflight, VhostUserMemoryRegion, VhostUserVringAddrFlags};
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 
 /// A region of memory that a front end shares.

@@ -249,9 +249,9 @@ impl State {
     fn adopt(&mut self, key: u64, connection: UnixStream) -> io::Result<(Exchange, UnixStream)> {
         let device = self.devices.get_mut(&key).ok_or_else(|| io::Error::other("the device is gone"))?;
         let met = device.adopt(connection)?;
-        let watched = device.connection().map_or(Ok(()), |c| {
-            self.epoll.add(c, token(CONNECTION, key), Interest::ReadWrite, Trigger::Edge)
-        });
+        let watched = device
+            .connection()
+            .map_or(Ok(()), |c| self.epoll.add(c, token(CONNECTION, key), Interest::ReadWrite, Trigger::Edge));
         if let Err(e) = watched {
             let task = device.take_back(Some(met.0), Some(Error::BackendInternalError));
             self.submit(key, task);

@@ -123,10 +123,10 @@ impl VhostServer {
         }
     }
 
-    /// Starts the queues of a session that was taken over, and accepts others from now on; `None` if there is none.
-    pub fn begin(&self, starter: Option<Starter>) {
+    /// Starts the queues of a session that was taken over, and goes on with its front end.
+    pub fn begin(&self, starter: Starter) {
         let Some((event_loop, key)) = self.place() else { return };
-        let Some(Starter { exchange, queues }) = starter else { return };
+        let Starter { exchange, queues } = starter;
         let end = start(queues, &exchange).err();
         event_loop.take_back(key, Some(exchange), end);
     }

@@ -17,7 +17,7 @@ mod places;
 mod pool;
 
 use crate::store::guests::Guests;
-use crate::types::{DiskId, Shared};
+use crate::types::{DiskId, FramesIn, Shared};
 use places::Places;
 use pool::IoPool;
 use std::collections::VecDeque;
@@ -114,8 +114,12 @@ impl Store {
     ///
     /// # Errors
     /// What the arena says.
-    pub(crate) fn new(frames: usize, on: bool, seed: u64) -> io::Result<Self> {
-        let arena = Arena::new(frames)?;
+    pub(crate) fn new(frames: usize, within: &FramesIn, on: bool, seed: u64) -> io::Result<Self> {
+        let arena = match within {
+            FramesIn::Own => Arena::new(frames)?,
+            FramesIn::Shared => Arena::new_shared(frames)?,
+            FramesIn::Left(memory) => Arena::adopt(memory.clone(), frames)?,
+        };
         let n = if on { arena.reserved() } else { 0 };
         let mut pages = Vec::new();
         pages.reserve_exact(n);
@@ -158,6 +162,11 @@ impl Store {
     /// The arena, for those who count its frames.
     pub(crate) fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    /// The arena, for those who hand its memory over to another process, or go on with another's.
+    pub(crate) fn arena_mut(&mut self) -> &mut Arena {
+        &mut self.arena
     }
 
     /// Gives memory of unused frames back to the kernel, all but `keep` of them.

@@ -17,4 +17,5 @@ pub mod record;
 pub mod serve;
 pub mod shares;
 pub mod status;
+pub(crate) mod upgrade;
 pub(crate) mod volume_plugin;

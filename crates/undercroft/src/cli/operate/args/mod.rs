@@ -7,7 +7,9 @@ mod guests;
 mod keys;
 mod memory;
 
-pub use daemon::{AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs};
+pub use daemon::{
+    AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs, UpgradeArgs,
+};
 pub use guests::{RangesArgs, RecordArgs};
 pub use memory::{DuplicatesArgs, KsmArgs, KsmCommand, SetArgs, SharesArgs, WhyArgs};
 
