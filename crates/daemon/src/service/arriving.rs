@@ -61,7 +61,7 @@ impl Service {
             letters::send(&channel, &Prepared { refusal: None }, Vec::new(), Vec::new(), soon())?;
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let mut arrival = Arrival { channel, disks, snapshot: None, sessions, starters, problem: None };
-            arrival.take(same)?;
+            arrival.take(same, &service.plan())?;
             return Ok((service, arrival));
         }
         letters::send(&channel, &Prepared { refusal: refusal.clone() }, Vec::new(), Vec::new(), soon())?;
@@ -80,9 +80,22 @@ fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
     })
 }
 
+/// What of a list is of images that are what they were when they were closed. Asked before they are opened, which may
+/// touch them.
+fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
+    snapshot.disks.retain(|d| {
+        let same = plan.find(&d.name).is_some_and(|p| d.file == FileState::of(&p.image.location));
+        if !same {
+            tracing::warn!(disk = d.name, "what was cached of it is not used: its image has changed meanwhile");
+        }
+        same
+    });
+    snapshot
+}
+
 impl Arrival {
     /// Takes what the other process leaves, which serves nobody any more.
-    fn take(&mut self, keeps: bool) -> io::Result<()> {
+    fn take(&mut self, keeps: bool, plan: &ServePlan) -> io::Result<()> {
         let (left, list, fds): (Left, _, _) = letters::receive(&self.channel, soon())?;
         keep_files(true);
         let mut fds = fds.into_iter();
@@ -100,7 +113,7 @@ impl Arrival {
             self.sessions.insert(session.disk, (connection, established));
         }
         match Snapshot::decode(&list) {
-            Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
+            Ok(snapshot) if keeps => self.snapshot = Some(unchanged(snapshot, plan)),
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
             Err(e) => tracing::warn!("what was cached is not used: {e}"),
         }
@@ -109,16 +122,12 @@ impl Arrival {
 
     /// Gives the disks, which nobody reaches yet, what was cached of them. All other memory is free then.
     pub(super) fn restore(&mut self, service: &Service) {
-        let plan = service.plan();
         let mut kept: HashMap<String, KeptDisk> =
             self.snapshot.take().into_iter().flat_map(|s| s.disks).map(|d| (d.name.clone(), d)).collect();
         for disk in service.disks() {
             let Some(of) = kept.remove(&disk.info().name) else { continue };
-            let location = plan.find(&of.name).map_or("", |p| p.image.location.as_str());
             if of.size_bytes != disk.info().geometry.size_bytes || of.worker != disk.worker_number() as u64 {
                 tracing::warn!(disk = of.name, "what was cached of it is not used: it is another disk now");
-            } else if of.file != FileState::of(location) {
-                tracing::warn!(disk = of.name, "what was cached of it is not used: its image has changed meanwhile");
             } else {
                 let (id, all) = (disk.id(), of.blocks.len());
                 let restored = disk.host().worker.wait_for(move |w| w.core().restore(id, &of.blocks)).unwrap_or(0);

@@ -7,7 +7,7 @@
 
 use super::connection::Message;
 use super::exchange::Exchange;
-use super::limits::{QUEUES_MAX, REGIONS_MAX};
+use super::limits::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX};
 use super::ring::RingAddresses;
 use std::fmt;
 use std::fs::File;
@@ -214,7 +214,10 @@ impl Established {
         }
         for q in &self.queues {
             let index = u32::from(q.index);
-            session.set_vring_num(index, u32::from(q.size))?;
+            // One that was never set up has the most that there could be.
+            if q.size != QUEUE_SIZE_MAX {
+                session.set_vring_num(index, u32::from(q.size))?;
+            }
             if let Some(at) = q.addresses {
                 let logged = VhostUserVringAddrFlags::VHOST_VRING_F_LOG;
                 let flags = if at.log.is_some() { logged } else { VhostUserVringAddrFlags::empty() };
