@@ -4,10 +4,11 @@
 //! Owns the file. Never reads what is in it. Invariant: it has the same size for ever, so that no mapping of it can be
 //! cut short.
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -47,6 +48,28 @@ impl SharedMemory {
         let size = rustix::fs::fstat(&file)?.st_size;
         let len = usize::try_from(size).ok().filter(|&len| len > 0).ok_or_else(|| invalid("it has no bytes"))?;
         Ok(Self { file: Arc::new(file.into()), len })
+    }
+
+    /// New memory with these bytes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn with(bytes: &[u8]) -> io::Result<Self> {
+        let memory = Self::new(bytes.len())?;
+        memory.file.write_all_at(bytes, 0)?;
+        Ok(memory)
+    }
+
+    /// Reads all of it once: it is all zeroes then, for whoever has it, too.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn take(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.file, hole, 0, self.len as u64)?;
+        Ok(bytes)
     }
 
     /// Bytes.
@@ -139,6 +162,14 @@ mod tests {
         assert_eq!((a.bytes()[0], old.available()), (7, 3));
         old.put(a);
         assert_eq!(old.trim(0), FRAME_BYTES);
+    }
+
+    #[test]
+    fn what_is_taken_is_gone_for_everybody() {
+        let memory = SharedMemory::with(b"a list").unwrap();
+        let other = SharedMemory::from_passed(memory.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(other.take().unwrap(), b"a list");
+        assert_eq!(memory.take().unwrap(), [0; 6]);
     }
 
     #[test]

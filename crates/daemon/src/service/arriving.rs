@@ -25,7 +25,8 @@ const WAIT: Duration = Duration::from_secs(120);
 
 /// What has come of another process, and what of it is not in use yet.
 pub(crate) struct Arrival {
-    channel: Channel,
+    /// `None` if that has ended.
+    channel: Option<Channel>,
     /// What that process served.
     disks: Vec<(String, u64)>,
     snapshot: Option<Snapshot>,
@@ -60,6 +61,7 @@ impl Service {
             let service = Self::without_disks(plan, memories)?;
             letters::send(&channel, &Prepared { refusal: None }, Vec::new(), Vec::new(), soon())?;
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
+            let channel = Some(channel);
             let mut arrival = Arrival { channel, disks, snapshot: None, sessions, starters, problem: None };
             arrival.take(same, &service.plan())?;
             return Ok((service, arrival));
@@ -82,7 +84,7 @@ fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
 
 /// What of a list is of images that are what they were when they were closed. Asked before they are opened, which may
 /// touch them.
-fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
+pub(super) fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
     snapshot.disks.retain(|d| {
         let same = plan.find(&d.name).is_some_and(|p| d.file == FileState::of(&p.image.location));
         if !same {
@@ -94,9 +96,24 @@ fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
 }
 
 impl Arrival {
+    /// Of a process that has ended, and has left what it cached to the service manager.
+    pub(super) fn from_manager(snapshot: Snapshot) -> Self {
+        let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
+        Self { channel: None, disks, snapshot: Some(snapshot), sessions, starters, problem: None }
+    }
+
+    /// Whether the other process is there, and goes on if this one does not.
+    pub(super) fn is_watched(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    fn other(&self) -> io::Result<&Channel> {
+        self.channel.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     /// Takes what the other process leaves, which serves nobody any more.
     fn take(&mut self, keeps: bool, plan: &ServePlan) -> io::Result<()> {
-        let (left, list, fds): (Left, _, _) = letters::receive(&self.channel, soon())?;
+        let (left, list, fds): (Left, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(true);
         let mut fds = fds.into_iter();
         let short = || io::Error::other("a descriptor is missing");
@@ -175,8 +192,8 @@ impl Arrival {
         if let Some(problem) = self.problem.take() {
             return Err(io::Error::other(problem));
         }
-        letters::send(&self.channel, &Ready { form: FORM }, Vec::new(), Vec::new(), soon())?;
-        let (Begin { .. }, _, _) = letters::receive(&self.channel, soon())?;
+        letters::send(self.other()?, &Ready { form: FORM }, Vec::new(), Vec::new(), soon())?;
+        let (Begin { .. }, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(false);
         for (disk, starter) in self.starters {
             if let Some(vhost) = &*disk.vhost() {

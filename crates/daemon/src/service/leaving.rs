@@ -60,18 +60,18 @@ impl Drop for Started {
 }
 
 /// A disk that nobody serves at the moment.
-struct Resting {
-    disk: Arc<ServedDisk>,
+pub(super) struct Resting {
+    pub(super) disk: Arc<ServedDisk>,
     lent: Option<LentDevice>,
 }
 
 /// Everything that is at rest.
 #[derive(Default)]
-struct Rest {
-    disks: Vec<Resting>,
+pub(super) struct Rest {
+    pub(super) disks: Vec<Resting>,
     /// Workers whose frames are frozen, by number, and their disks.
     frozen: Vec<(usize, Vec<DiskId>)>,
-    snapshot: Snapshot,
+    pub(super) snapshot: Snapshot,
 }
 
 fn failed(what: &str, why: impl std::fmt::Display) -> ControlError {
@@ -194,7 +194,7 @@ impl Service {
     }
 
     /// Has everything come to rest, and closes the images. What is at rest stands in `rest`, whatever comes of it.
-    fn come_to_rest(&self, rest: &mut Rest) -> io::Result<()> {
+    pub(super) fn come_to_rest(&self, rest: &mut Rest) -> io::Result<()> {
         let give_up = Instant::now() + REST_WAIT;
         // It looks at frames, and asks the workers.
         drop(self.running.lock().scanner.take());
@@ -281,7 +281,7 @@ impl Service {
     }
 
     /// Goes on with everything that has come to rest.
-    fn go_on(&self, rest: Rest) {
+    pub(super) fn go_on(&self, rest: Rest) {
         keep_files(false);
         for (_, listener) in self.successor.listeners.get().into_iter().flatten() {
             // Again the process that those who connect are told of.
@@ -306,7 +306,7 @@ impl Service {
         }
         let mut running = self.running.lock();
         running.nbd.iter().for_each(|server| server.pause(false));
-        if let Some(me) = self.me.upgrade() {
+        if let Some(me) = self.me.upgrade().filter(|me| !me.is_stopping()) {
             running.scanner = scan::start(&me, self.content_key.clone());
         }
     }

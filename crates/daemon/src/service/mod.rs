@@ -13,6 +13,7 @@ mod exports;
 mod files;
 mod going;
 mod images;
+mod keeping;
 mod leaving;
 mod limits;
 mod locks;
@@ -236,6 +237,9 @@ impl Service {
         self.watch.stop();
         self.ksm.lock().keeper.release(false);
         std::thread::scope(|s| nbd.into_iter().for_each(|server| _ = s.spawn(|| server.stop())));
+        if change.is_some() && self.leave_to_the_next_start() {
+            return;
+        }
         let disks = std::mem::take(&mut *write(&self.disks));
         let mut all = true;
         std::thread::scope(|s| {

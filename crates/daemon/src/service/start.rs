@@ -5,7 +5,7 @@
 use super::arriving::Arrival;
 use super::disk::{self, Opened, Unserved};
 use super::locks::{Ordered, Rank};
-use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, write};
+use super::{OPENERS_MAX, Service, ServiceError, keeping, lock, memory, scan, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,12 +39,22 @@ impl Service {
     /// # Errors
     /// What keeps everything from being served; everything that is wrong with any of the images of a command line.
     pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
+        // Before the images are opened, which touches them.
+        let kept = keeping::found(&plan);
         let images = Images::open(&plan);
         if !images.errors.is_empty() {
             return Err(images.errors);
         }
-        let service = Self::without_disks(plan, Vec::new()).map_err(|e| vec![ServiceError::Worker(e)])?;
-        service.serve(images, None)?;
+        let (memories, mut arrival) = kept.map_or((Vec::new(), None), |(memories, arrival)| (memories, Some(arrival)));
+        let service = match Self::without_disks(plan.clone(), memories) {
+            Err(e) if arrival.take().is_some() => {
+                tracing::warn!("what was cached before the restart is not used: {e}");
+                Self::without_disks(plan, Vec::new())
+            }
+            result => result,
+        };
+        let service = service.map_err(|e| vec![ServiceError::Worker(e)])?;
+        service.serve(images, arrival.as_mut())?;
         Ok(service)
     }
 
@@ -63,7 +73,7 @@ impl Service {
         let may_wait = service.plan().config_file.is_some();
         // One key for all, so that contents can be compared across workers.
         let content_key = self.content_key.clone();
-        let arrives = arrival.is_some();
+        let arrives = arrival.as_ref().is_some_and(|a| a.is_watched());
         service.place(&mut images, may_wait, arrival);
         for listen in &service.plan().nbd {
             match service.listen_nbd(listen) {

@@ -102,6 +102,13 @@ impl VhostServer {
         &self.path
     }
 
+    /// Removes the socket and leaves the rest as it is: the process is about to end, and its device is lent.
+    pub fn leave(mut self) {
+        self.flags.stopping.store(true, Ordering::Release);
+        drop(self.guard.take());
+        self.device = None;
+    }
+
     /// Stops accepting, answers the requests under way, disconnects the front end, removes the socket.
     pub fn stop(mut self) {
         self.end();
