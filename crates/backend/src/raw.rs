@@ -300,6 +300,10 @@ impl Backend for Raw {
         self.engine.as_fd()
     }
 
+    fn is_one_file(&self) -> bool {
+        !self.disk.is_device
+    }
+
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
     }

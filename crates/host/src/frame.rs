@@ -250,6 +250,11 @@ impl Arena {
         (!std::mem::replace(claimed, true)).then(|| Frame(self.page(n)))
     }
 
+    /// Whether it is not known yet what is free of what another process has left.
+    pub fn is_claimed_from(&self) -> bool {
+        self.claimed.is_some()
+    }
+
     /// What was not claimed is free, and its memory goes back to the kernel.
     pub fn settle(&mut self) {
         let Some(claimed) = self.claimed.take() else { return };

@@ -179,6 +179,10 @@ impl Backend for Qcow2 {
         })
     }
 
+    fn is_one_file(&self) -> bool {
+        self.depth == 1
+    }
+
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
     }

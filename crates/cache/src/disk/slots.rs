@@ -143,25 +143,23 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Puts blocks that another process has left into slots, as far as there are free ones; where there are not enough,
-    /// the first get none. A page that another block has is not put in again. How many have one now.
+    /// the first get none. A page that a disk of another domain has is not put in again. How many have one now.
     pub(crate) fn restore(&mut self, kept: &[Kept], arena: &mut Store) -> u64 {
         let index = self.residents.index();
         let free = index.limit().saturating_sub(index.len()) as usize;
         let end = self.size_blocks();
         let mut count = 0;
         for k in kept[kept.len().saturating_sub(free)..].iter().filter(|k| k.block < end) {
+            let (domain, _) = self.domain_for(k.block);
             let held = match k.frame {
-                Kept::ZEROES => Held::zeroes(),
-                n => match arena.arena_mut().claim(n) {
-                    Some(frame) => arena.share(frame),
-                    None => continue,
-                },
+                Kept::ZEROES => Some(Held::zeroes()),
+                n => arena.claim(n, domain),
             };
+            let Some(held) = held else { continue };
             let Outcome::Fill { slot, .. } = self.residents.index_mut().place(k.block, k.tier, |_| false) else {
                 arena.release(held);
                 continue;
             };
-            let (domain, _) = self.domain_for(k.block);
             if self.put_in_slot(slot, held, domain, arena) {
                 count += 1;
             } else {

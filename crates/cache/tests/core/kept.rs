@@ -1,7 +1,8 @@
 //! A core goes on with the frames of another: the same blocks in the same memory, and nothing else.
 
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, FramesIn, Geometry, Kept, Op};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, Kept, Op};
 use undercroft_engine::{PolicyKind, Tier};
+use undercroft_host::SharedMemory;
 use undercroft_testkit::front::{Front, Values, block_request, fill_blocks};
 
 const B: u64 = 4096;
@@ -17,17 +18,28 @@ struct Rig {
 
 impl Rig {
     fn new(frames: FramesIn, policy: PolicyKind, capacity_blocks: u32) -> Self {
+        Self::of(frames, DiskOptions::new(&Geometry::new(1000 * B), policy, capacity_blocks))
+    }
+
+    fn grouped(frames: FramesIn, group: Option<GroupId>) -> Self {
+        Self::of(frames, DiskOptions { group, ..DiskOptions::new(&Geometry::new(1000 * B), PolicyKind::Lru, 256) })
+    }
+
+    fn of(frames: FramesIn, options: DiskOptions) -> Self {
         let mut core = Core::new(CoreOptions { frames, ..CoreOptions::new(MEMORY) }).unwrap();
-        core.add_disk(DISK, DiskOptions::new(&Geometry::new(1000 * B), policy, capacity_blocks)).unwrap();
+        core.add_disk(DISK, options).unwrap();
         Self { core, front: Front::new(Values { write: Some(0), ..Values::default() }), read: vec![] }
     }
 
     /// A second one, on the memory of `old`, which has left it.
     fn after(old: &mut Rig, policy: PolicyKind, capacity_blocks: u32) -> (Self, Vec<Kept>) {
-        old.core.freeze_frames(true);
-        let kept = old.core.kept(DISK);
-        let memory = old.core.frames_memory().unwrap();
+        let (memory, kept) = old.leave();
         (Self::new(FramesIn::Left(memory), policy, capacity_blocks), kept)
+    }
+
+    fn leave(&mut self) -> (SharedMemory, Vec<Kept>) {
+        self.core.freeze_frames(true);
+        (self.core.frames_memory().unwrap(), self.core.kept(DISK))
     }
 
     fn ask(&mut self, op: Op, block: u64, count: u64) {
@@ -64,6 +76,33 @@ fn what_was_cached_is_served_from_the_same_frames() {
         new.core.check();
         std::mem::forget(old);
     }
+}
+
+/// Blocks of equal content, held once: they are again, and part when one of them is written.
+#[test]
+fn what_was_held_once_is_held_once() {
+    let group = Some(GroupId(0));
+    let mut old = Rig::grouped(FramesIn::Shared, group);
+    // Blocks 1, 257 and 513 have the same bytes, and so on.
+    for block in (0..40).flat_map(|n| [n + 1, n + 257, n + 513]) {
+        old.ask(Op::Read, block, 1);
+    }
+    (0..50).for_each(|_| old.core.apply(Event::Spare { copies: true }, 0, &mut old.front));
+    let (memory, kept) = old.leave();
+    let distinct: std::collections::BTreeSet<u32> = kept.iter().map(|k| k.frame).collect();
+    assert!(kept.len() == 120 && distinct.len() < 120, "{} frames of {}", distinct.len(), kept.len());
+    let mut new = Rig::grouped(FramesIn::Left(memory), group);
+    assert_eq!(new.core.restore(DISK, &kept), 120);
+    new.core.settle_frames();
+    new.core.check();
+    new.ask(Op::Write { fua: false }, 257, 1);
+    for (block, value) in [(1, 1), (257, 0), (513, 1)] {
+        new.ask(Op::Read, block, 1);
+        assert_eq!(new.seen(), Some(value), "block {block}");
+    }
+    assert_eq!(new.read, [257], "but for the write");
+    new.core.check();
+    std::mem::forget(old);
 }
 
 /// Those that would go last stay.

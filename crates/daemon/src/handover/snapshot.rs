@@ -33,7 +33,7 @@ pub(crate) struct KeptDisk {
     pub(crate) size_bytes: u64,
     /// Which worker's frames.
     pub(crate) worker: u64,
-    /// What the file of its image was; `None` if it is none of which that could be told.
+    /// What the file of its image was; `None` if it is not one regular file, so that nobody can tell.
     pub(crate) file: Option<FileState>,
     /// Those first that would be evicted first.
     pub(crate) blocks: Vec<Kept>,

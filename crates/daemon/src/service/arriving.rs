@@ -82,11 +82,12 @@ fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
     })
 }
 
-/// What of a list is of images that are what they were when they were closed. Asked before they are opened, which may
-/// touch them.
+/// What of a list is of images that are what they were when they were closed, as far as that can be told. Asked before
+/// they are opened, which may touch them.
 pub(super) fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
     snapshot.disks.retain(|d| {
-        let same = plan.find(&d.name).is_some_and(|p| d.file == FileState::of(&p.image.location));
+        let is_same = |file| plan.find(&d.name).is_some_and(|p| Some(file) == FileState::of(&p.image.location));
+        let same = d.file.is_none_or(is_same);
         if !same {
             tracing::warn!(disk = d.name, "what was cached of it is not used: its image has changed meanwhile");
         }

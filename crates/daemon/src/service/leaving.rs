@@ -343,8 +343,10 @@ impl Service {
 /// Closes an image. What is cached of it, if it is known which file that is of.
 fn close(of: LaidDown, disk: &ServedDisk) -> Option<KeptDisk> {
     let name = disk.info().name.clone();
-    disk::close(of.backend?, &name);
-    let file = disk.image_file().and_then(|f| FileState::of(f.path()));
+    let backend = of.backend?;
+    let alone = backend.is_one_file();
+    disk::close(backend, &name);
+    let file = disk.image_file().filter(|_| alone).and_then(|f| FileState::of(f.path()));
     let (size_bytes, worker) = (disk.info().geometry.size_bytes, disk.worker_number() as u64);
     Some(KeptDisk { name, size_bytes, worker, file, blocks: of.kept })
 }

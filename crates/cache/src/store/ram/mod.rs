@@ -184,6 +184,17 @@ impl Store {
         &mut self.pool
     }
 
+    /// Frame `n` as another process has left it, for a slot of a disk of `domain`: also if another slot of the domain has
+    /// it by now, as it had there. `None` if it cannot be had.
+    pub(crate) fn claim(&mut self, n: u32, domain: SharingDomain) -> Option<Held> {
+        if let Some(frame) = self.arena.claim(n) {
+            return Some(self.arena.share(frame));
+        }
+        let has = |p: &Page| p.slots > 0 && p.domain == domain && domain != ALONE;
+        let shared = self.pages.get(n as usize).is_some_and(has);
+        if shared && self.arena.is_claimed_from() { self.arena.again_number(n) } else { None }
+    }
+
     // ---- slots ----
 
     /// Whether another frame may be put into slots: the frames of all disks together are not used up.
