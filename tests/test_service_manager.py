@@ -120,7 +120,6 @@ def test_what_is_cached_is_after_a_restart(daemon, manager):
     assert "undercroft-list" in manager.kept and len(manager.kept) == 3, manager.kept
     manager.start(daemon)
     assert manager.kept == {}, "it would be used again after a crash"
-    print(daemon.log())
     for disk in "ab":
         assert daemon.disk(disk)["cache"]["cached_bytes"] >= cached[disk] > WORK // 2
         assert misses(daemon, disk) == 0
