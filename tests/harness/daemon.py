@@ -4,6 +4,7 @@ Owns the process and its directory of sockets. Invariant: `stop` holds the daemo
 socket left behind, whichever test uses it.
 """
 
+import ctypes
 import http.client
 import json
 import os
@@ -39,6 +40,46 @@ class Disk:
         return "\n".join([*lines, *(f"{k} = {v}" for k, v in options.items()), ""])
 
 
+class Successor:
+    """A process that was started by the one before it, with what tests use of a `Popen`. It becomes our child when that
+    one has ended, since this process takes in the children of its children."""
+
+    def __init__(self, pid: int):
+        self.pid, self.returncode = pid, None
+
+    @staticmethod
+    def take_in() -> None:
+        """From now on, children of children that have ended are ours."""
+        PR_SET_CHILD_SUBREAPER = 36
+        if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a daemon that took over", timeout)
+            time.sleep(0.005)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 class Daemon:
     """A running `undercroft serve`."""
 
@@ -66,7 +107,7 @@ class Daemon:
         self.log_path = directory / "log"
         self.expect_death = False
         self.write_config(disks)
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen | Successor | None = None
 
     def write_config(self, disks: list[Disk]) -> None:
         """Writes the configuration file; a running daemon reads it on SIGHUP."""
@@ -160,6 +201,13 @@ tcp = "127.0.0.1:0"
     def reload(self) -> None:
         """SIGHUP; the test then waits for what it expects."""
         self.process.send_signal(signal.SIGHUP)
+
+    def upgrade(self) -> None:
+        """`undercroft upgrade`; the process is another one then."""
+        Successor.take_in()
+        said = self.call("upgrade").stdout
+        before, self.process = self.process, Successor(int(said.split()[1]))
+        assert before.wait(STOPS_WITHIN_S) == 0, self.log()
 
     def rss(self, kind: str = "VmRSS") -> int:
         """Resident memory in bytes."""

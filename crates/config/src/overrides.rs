@@ -13,6 +13,8 @@ pub struct Overrides {
     pub log_level: Option<LogLevel>,
     /// The format of logs.
     pub log_format: Option<LogFormat>,
+    /// Whether another process serves now, and is taken over from.
+    pub take_over: bool,
 }
 
 /// Importance of log lines.

@@ -50,6 +50,8 @@ written! {
         pub memory: Option<Size>,
         /// `deduplicate`.
         pub deduplicate: Option<bool>,
+        /// `keep`.
+        pub keep: Option<bool>,
         /// `floor`.
         pub floor: Option<Size>,
         lines:

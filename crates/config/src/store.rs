@@ -17,6 +17,8 @@ pub struct StorePlan {
     pub floor_bytes: u64,
     /// Whether equal content is held once.
     pub deduplicate: bool,
+    /// Whether what is cached can be handed over to another process.
+    pub keep: bool,
 }
 
 /// The floor of a store without one is this part of its memory.
@@ -27,13 +29,15 @@ pub(crate) const FIELDS: &[Field<StorePlan>] = &[
     field!(StorePlan, memory, memory_bytes, |b| Size(*b).to_string()),
     field!(StorePlan, floor, floor_bytes, |b| Size(*b).to_string()),
     field!(StorePlan, deduplicate, deduplicate, |b| b.to_string()),
+    field!(StorePlan, keep, keep, |b| b.to_string()),
 ];
 
 impl Checker<'_> {
     pub(crate) fn store(&mut self, spec: &StoreSpec) -> StorePlan {
         let memory_bytes = self.memory(spec);
         let deduplicate = spec.deduplicate.unwrap_or(true);
-        StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes), deduplicate }
+        let keep = spec.keep.unwrap_or(false);
+        StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes), deduplicate, keep }
     }
 
     fn memory(&mut self, spec: &StoreSpec) -> u64 {

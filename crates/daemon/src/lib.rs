@@ -4,6 +4,7 @@
 //! runs in `http` (and inside back ends whose library needs one) only; the data path has none.
 #![forbid(unsafe_code)]
 
+mod handover;
 pub mod http;
 pub mod latency;
 pub mod logging;

@@ -8,6 +8,8 @@ use crate::service::{Service, ServiceError};
 use crate::systemd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -25,6 +27,9 @@ pub enum ServeError {
     /// The control socket, the metrics listener or the directory for sockets cannot be had.
     #[error(transparent)]
     Control(#[from] ListenError),
+    /// Nothing can be taken over.
+    #[error("cannot take over from the process that serves: {0}")]
+    TakeOver(std::io::Error),
     /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(std::io::Error),
@@ -32,6 +37,13 @@ pub enum ServeError {
 
 fn lines(errors: &[ServiceError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Ends a process that does not take over: whoever it is that serves goes on as soon as this one is gone.
+fn leave(why: &dyn std::fmt::Display) -> ! {
+    tracing::error!("this process does not take over: {why}");
+    crate::logging::flush();
+    std::process::exit(1);
 }
 
 /// Serves `plan` until a signal or the API stops it. `ready` is called once, when everything listens.
@@ -44,21 +56,8 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     // A file that may not grow (RLIMIT_FSIZE) is an error of that write, not the end of the process.
     let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
     signal_hook::flag::register(SIGXFSZ, full).map_err(ServeError::Signals)?;
-    // The control socket first: it keeps a second daemon of the same configuration away.
-    let listeners = ControlListeners::bind(&plan.daemon)?;
-    let metrics = listeners.metrics_addr();
-    if plan.disks.iter().flat_map(|d| d.socket.iter().chain(&d.file)).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
-        prepare_runtime_dir(&plan.daemon.runtime_dir)?;
-    }
-    let service = Service::start(plan).map_err(ServeError::Start)?;
-    let daemon: Arc<dyn Daemon> = service.clone();
-    let control = match ControlServer::start(listeners, daemon) {
-        Ok(c) => c,
-        Err(e) => {
-            service.shut_down();
-            return Err(e.into());
-        }
-    };
+    let (service, control, metrics) =
+        if plan.overrides.take_over { take_over(plan).unwrap_or_else(|e| leave(&e)) } else { start(plan)? };
     let handle = signals.handle();
     let on_signal = reloader(service.clone()).and_then(|reload| {
         let service = service.clone();
@@ -101,6 +100,50 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     let _ = on_signal.join();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What serves, what answers, and where metrics are.
+type Running = (Arc<Service>, ControlServer, Option<SocketAddr>);
+
+/// Serves a plan.
+fn start(plan: ServePlan) -> Result<Running, ServeError> {
+    // The control socket first: it keeps a second daemon of the same configuration away.
+    let listeners = ControlListeners::bind(&plan.daemon)?;
+    let passable = listeners.passable(&plan.daemon).map_err(ServeError::TakeOver)?;
+    if plan.disks.iter().flat_map(|d| d.socket.iter().chain(&d.file)).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
+        prepare_runtime_dir(&plan.daemon.runtime_dir)?;
+    }
+    let service = Service::start(plan).map_err(ServeError::Start)?;
+    control(service, listeners, passable)
+}
+
+/// Serves a plan in place of the process that is at the other end of the standard input.
+fn take_over(plan: ServePlan) -> Result<Running, ServeError> {
+    let daemon = plan.daemon.clone();
+    let (service, mut arrival) = Service::arrive(plan).map_err(ServeError::TakeOver)?;
+    let listeners = ControlListeners::bind(&daemon)?;
+    let passable = listeners.passable(&daemon).map_err(ServeError::TakeOver)?;
+    arrival.serve(&service).map_err(ServeError::Start)?;
+    let running = control(service, listeners, passable)?;
+    arrival.begin().map_err(ServeError::TakeOver)?;
+    Ok(running)
+}
+
+fn control(
+    service: Arc<Service>,
+    listeners: ControlListeners,
+    passable: Vec<(String, OwnedFd)>,
+) -> Result<Running, ServeError> {
+    service.may_be_followed(passable);
+    let metrics = listeners.metrics_addr();
+    let daemon: Arc<dyn Daemon> = service.clone();
+    match ControlServer::start(listeners, daemon) {
+        Ok(control) => Ok((service, control, metrics)),
+        Err(e) => {
+            service.shut_down();
+            Err(e.into())
+        }
+    }
 }
 
 /// Ends the process after `limit` whatever still runs then: a worker or an image that does not answer must not keep the

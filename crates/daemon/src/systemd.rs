@@ -3,9 +3,11 @@
 //! Owns the datagram. Never fails the daemon: outside systemd, or if it does not listen, nothing happens.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use undercroft_host::send_with_descriptors;
 
 /// Everything listens: the unit is active from now on. Also ends `reloading`.
 pub fn ready(status: &str) {
@@ -17,6 +19,33 @@ pub(crate) fn reloading() {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+}
+
+/// Another process serves from now on.
+pub(crate) fn main_process(pid: u32) {
+    notify(&format!("MAINPID={pid}"));
+}
+
+/// Has the manager keep a descriptor for the next start, under a name. Whether it was told.
+pub(crate) fn keep(name: &str, descriptor: BorrowedFd<'_>) -> bool {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return false };
+    let sent = address(&socket).and_then(|address| {
+        let datagram = UnixDatagram::unbound()?;
+        datagram.connect_addr(&address)?;
+        let state = format!("FDSTORE=1\nFDNAME={name}");
+        Ok(send_with_descriptors(&datagram, state.as_bytes(), &[descriptor])?)
+    });
+    sent.is_ok()
+}
+
+/// Has the manager keep what it keeps under a name no longer.
+pub(crate) fn keep_no_more(name: &str) {
+    notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+}
+
+/// Whether there is a manager that could keep something.
+pub(crate) fn can_keep() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 /// The stop has begun.
@@ -35,11 +64,15 @@ fn notify(state: &str) {
     }
 }
 
+fn address(socket: &OsStr) -> std::io::Result<SocketAddr> {
+    match socket.as_bytes().split_first() {
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(socket),
+    }
+}
+
 fn send(socket: &OsStr, state: &str) -> std::io::Result<()> {
-    let address = match socket.as_bytes().split_first() {
-        Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
-        _ => SocketAddr::from_pathname(socket)?,
-    };
+    let address = address(socket)?;
     let datagram = UnixDatagram::unbound()?;
     datagram.set_nonblocking(true)?;
     datagram.send_to_addr(state.as_bytes(), &address).map(|_| ())

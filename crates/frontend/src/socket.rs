@@ -8,12 +8,16 @@
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Bytes of a socket's path at most: `sun_path` without the final zero byte.
@@ -115,12 +119,65 @@ impl SocketGuard {
 
 impl Drop for SocketGuard {
     fn drop(&mut self) {
+        if KEEP_FILES.load(Ordering::Acquire) {
+            return;
+        }
         if let Ok(m) = fs::symlink_metadata(&self.path)
             && (m.dev(), m.ino()) == (self.device, self.inode)
         {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Listeners of another process that has handed them over, by where they listen.
+static PASSED: Mutex<BTreeMap<String, OwnedFd>> = Mutex::new(BTreeMap::new());
+
+/// Whether files of sockets stay although this process listens no more.
+static KEEP_FILES: AtomicBool = AtomicBool::new(false);
+
+/// From now on no file of a socket is removed, whatever ends: another process has the listener, too. Or, again.
+pub fn keep_files(keep: bool) {
+    KEEP_FILES.store(keep, Ordering::Release);
+}
+
+fn passed() -> MutexGuard<'static, BTreeMap<String, OwnedFd>> {
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has whoever is to listen at `place` take over a listener of another process instead of making one: a path, or what
+/// [`tcp_place`] says.
+pub fn pass_listener(place: String, listener: OwnedFd) {
+    passed().insert(place, listener);
+}
+
+/// Drops the listeners that nobody took over.
+pub fn forget_passed() {
+    drop(std::mem::take(&mut *passed()));
+}
+
+/// What a TCP listener is called, by the address that was asked for.
+pub fn tcp_place(address: SocketAddr) -> String {
+    format!("tcp:{address}")
+}
+
+/// Listens at a TCP address.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    match passed().remove(&tcp_place(address)) {
+        Some(listener) => Ok(TcpListener::from(listener)),
+        None => TcpListener::bind(address),
+    }
+}
+
+/// Listens on with a socket that another process had at `path`.
+fn go_on(listener: OwnedFd, path: &Path, access: SocketPermissions) -> Result<BoundSocket, Errno> {
+    let guard = permit(path, access)?;
+    // Once more, so that who connects is told of this process.
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(BoundSocket { guard, listener: UnixListener::from(listener) })
 }
 
 /// Makes a unix stream socket at `path` and listens on it. A socket file that nobody listens on is replaced.
@@ -132,6 +189,9 @@ pub fn bind_unix(path: &Path, access: SocketPermissions) -> Result<BoundSocket, 
     let len = path.as_os_str().len();
     if len > PATH_BYTES_MAX {
         return Err(SocketError::TooLong { path: path.to_owned(), len });
+    }
+    if let Some(listener) = passed().remove(&*path.to_string_lossy()) {
+        return go_on(listener, path, access).map_err(os("go on with"));
     }
     let address = SocketAddrUnix::new(path).map_err(os("name"))?;
     // Two daemons that both find the same stale file must not both replace it: one would remove the other's live

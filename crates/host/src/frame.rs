@@ -4,6 +4,7 @@
 //! stays valid for the life of the process. Invariant: `issued + free <= reserved`, and a page is either behind
 //! exactly one `Frame`, or behind as many `Held` as its arena counts and immutable, or on its arena's free list.
 
+use crate::shared_memory::SharedMemory;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -176,6 +177,12 @@ pub struct Arena {
     free: Vec<u32>,
     /// The first so many of them are cold: their memory was given back to the kernel. Invariant: `cold <= free.len()`.
     cold: usize,
+    /// The memory, if another process can go on with it.
+    memory: Option<SharedMemory>,
+    /// Nothing is taken and no memory given back: another process may have it.
+    frozen: bool,
+    /// Which pages were claimed of those that another process has left; `None` once it is known what is free.
+    claimed: Option<Vec<bool>>,
 }
 
 // SAFETY: the pointers name pages that only this arena and the frames it issued may touch.
@@ -188,14 +195,76 @@ impl Arena {
     /// What `mmap` says, for instance that the address space or the over-commit limit does not allow it.
     pub fn new(frames: usize) -> io::Result<Self> {
         let reserved = frames.max(1);
-        let bytes = reserved
-            .checked_mul(FRAME_BYTES)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "arena larger than the address space"))?;
-        if u32::try_from(reserved).is_err() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an arena holds less than 16TiB"));
+        let base = reserve(bytes_of(reserved)?)?;
+        Ok(Self::over(base, reserved, None))
+    }
+
+    /// The same in memory that another process can go on with ([`Arena::memory`]).
+    ///
+    /// # Errors
+    /// As for [`Arena::new`].
+    pub fn new_shared(frames: usize) -> io::Result<Self> {
+        let reserved = frames.max(1);
+        let memory = SharedMemory::new(bytes_of(reserved)?)?;
+        let base = memory.map()?;
+        Ok(Self::over(base, reserved, Some(memory)))
+    }
+
+    /// Goes on with the memory of another process that has left it. Nothing can be taken until every frame that holds
+    /// something was claimed ([`Arena::claim`]) and the rest is free ([`Arena::settle`]).
+    ///
+    /// # Errors
+    /// It is not the memory of an arena of so many frames, or what `mmap` says.
+    pub fn adopt(memory: SharedMemory, frames: usize) -> io::Result<Self> {
+        let reserved = frames.max(1);
+        if memory.len() != bytes_of(reserved)? {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory is that of a store of another size"));
         }
-        let base = reserve(bytes)?;
-        Ok(Self { base, reserved, holders: vec![0; reserved], fresh: 0, free: Vec::with_capacity(reserved), cold: 0 })
+        let base = memory.map()?;
+        let mut arena = Self::over(base, reserved, Some(memory));
+        arena.fresh = reserved;
+        arena.claimed = Some(vec![false; reserved]);
+        Ok(arena)
+    }
+
+    fn over(base: NonNull<u8>, reserved: usize, memory: Option<SharedMemory>) -> Self {
+        let (holders, free) = (vec![0; reserved], Vec::with_capacity(reserved));
+        Self { base, reserved, holders, fresh: 0, free, cold: 0, memory, frozen: false, claimed: None }
+    }
+
+    /// The memory, for another process to go on with; `None` if that cannot be.
+    pub fn memory(&self) -> Option<&SharedMemory> {
+        self.memory.as_ref()
+    }
+
+    /// From now on nothing is taken and no memory given back, whatever is returned: another process may go on with it.
+    /// Or that again: it has not.
+    pub fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Page `n` as another process has left it; `None` if there is no such page, it was claimed before, or nothing is
+    /// to be claimed.
+    pub fn claim(&mut self, n: u32) -> Option<Frame> {
+        let claimed = self.claimed.as_mut()?.get_mut(n as usize)?;
+        (!std::mem::replace(claimed, true)).then(|| Frame(self.page(n)))
+    }
+
+    /// Whether it is not known yet what is free of what another process has left.
+    pub fn is_claimed_from(&self) -> bool {
+        self.claimed.is_some()
+    }
+
+    /// What was not claimed is free, and its memory goes back to the kernel.
+    pub fn settle(&mut self) {
+        let Some(claimed) = self.claimed.take() else { return };
+        self.fresh = claimed.iter().rposition(|&c| c).map_or(0, |last| last + 1);
+        if self.fresh < self.reserved {
+            self.give_back(self.fresh as u32, self.reserved - self.fresh);
+        }
+        // A page that was claimed may have come back already.
+        self.free.extend((0..self.fresh as u32).filter(|&n| !claimed[n as usize]));
+        self.trim(0);
     }
 
     /// Frames that could still be taken.
@@ -212,8 +281,8 @@ impl Arena {
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         // One whose memory was given back before one that never had any: so numbers stay as low as can be.
-        let Some(n) = self.free.pop() else {
-            if self.fresh == self.reserved {
+        let Some(n) = self.free.pop_if(|_| !self.frozen && self.claimed.is_none()) else {
+            if self.fresh == self.reserved || self.frozen {
                 return None;
             }
             self.fresh += 1;
@@ -329,6 +398,9 @@ impl Arena {
 
     /// Gives the memory of all but `keep` of the returned frames back to the kernel. Returns how many bytes.
     pub fn trim(&mut self, keep: usize) -> usize {
+        if self.frozen || self.claimed.is_some() {
+            return 0;
+        }
         let cold = self.free.len().saturating_sub(keep).max(self.cold);
         // In order, so that neighbours go in one call: each call interrupts every processor that runs a thread of ours.
         self.free[self.cold..cold].sort_unstable();
@@ -338,18 +410,23 @@ impl Arena {
             run = match run {
                 Some((first, pages)) if first as usize + pages == n as usize => Some((first, pages + 1)),
                 Some((first, pages)) => {
-                    release(self.page(first), pages);
+                    self.give_back(first, pages);
                     Some((n, 1))
                 }
                 None => Some((n, 1)),
             };
         }
         if let Some((first, pages)) = run {
-            release(self.page(first), pages);
+            self.give_back(first, pages);
         }
         let bytes = (cold - self.cold) * FRAME_BYTES;
         self.cold = cold;
         bytes
+    }
+
+    /// Gives the memory of `pages` free neighbours back, `first` and those after it.
+    fn give_back(&self, first: u32, pages: usize) {
+        release(self.page(first), pages, self.memory.is_some());
     }
 
     /// Returned frames whose memory is still committed: what [`Arena::trim`] could give back.
@@ -397,16 +474,25 @@ fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(|| io::Error::other("out of memory"))
 }
 
+/// Bytes of so many frames, if there can be so many.
+fn bytes_of(frames: usize) -> io::Result<usize> {
+    let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let bytes = frames.checked_mul(FRAME_BYTES).ok_or_else(|| invalid("arena larger than the address space"))?;
+    u32::try_from(frames).map(|_| bytes).map_err(|_| invalid("an arena holds less than 16TiB"))
+}
+
 /// Gives the memory of `pages` neighbours back, `first` and those after it.
-fn release(first: NonNull<[u8; FRAME_BYTES]>, pages: usize) {
+fn release(first: NonNull<[u8; FRAME_BYTES]>, pages: usize, shared: bool) {
     #[cfg(not(miri))]
     // SAFETY: the pages are behind no `Frame` and no `Held` (the caller took them from the free list), so nobody reads
     // them; the kernel replaces them by zeroes.
     unsafe {
-        libc::madvise(first.as_ptr().cast(), pages * FRAME_BYTES, libc::MADV_DONTNEED);
+        // Of shared memory the mapping alone would go, and the pages stay.
+        let how = if shared { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
+        libc::madvise(first.as_ptr().cast(), pages * FRAME_BYTES, how);
     }
     #[cfg(miri)]
-    let _ = (first, pages);
+    let _ = (first, pages, shared);
 }
 
 /// The memory of one I/O operation: bytes `head .. head + len` of its frames laid end to end.

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use undercroft_cache::{Base, Extent, Io, IoDone, IoError, IoKind, limits};
 use undercroft_host::{DiskFile, Fence, FencedFile, OpenFile, ThreadPool, Work, with_bounded_stack};
@@ -62,6 +62,8 @@ impl Qcow2 {
         let image = Image {
             access: RwLock::new(Some(access)),
             allocating: RwLock::new(()),
+            changed: AtomicU64::new(0),
+            written: AtomicU64::new(0),
             file: Arc::clone(&file.file),
             fence: Arc::clone(&fence),
             location: spec.location.clone(),
@@ -182,6 +184,10 @@ impl Backend for Qcow2 {
         self.pool.work().files.clone()
     }
 
+    fn is_one_file(&self) -> bool {
+        self.depth == 1
+    }
+
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
     }
@@ -216,6 +222,10 @@ struct Image {
     access: RwLock<Option<FormatAccess<FencedFile>>>,
     /// Held for reading by writes that allocate, for writing while tables are written back. Taken after `access`.
     allocating: RwLock<()>,
+    /// Changes of tables in memory so far, each counted before it is acknowledged.
+    changed: AtomicU64,
+    /// How many of them are in the file at least.
+    written: AtomicU64,
     /// The top image's file, for `fdatasync`.
     file: Arc<OpenFile>,
     /// What imago may do to it.
@@ -356,7 +366,7 @@ impl Image {
                     self.with_tables(access, offset, len, |access, offset, len| {
                         if unmap { access.discard_to_zero(offset, len) } else { access.write_zeroes(offset, len) }
                     })?;
-                    if fua { self.sync(access) } else { Ok(()) }
+                    if fua { self.sync(access) } else { self.write_back(access) }
                 }
                 _ => {
                     // A hint: what is not a whole cluster stays, instead of being filled with zeroes.
@@ -372,6 +382,7 @@ impl Image {
             };
         }
         let creates = matches!(kind, IoKind::Write { .. }) && self.fence.lacks_table(offset, len);
+        let mut allocates = creates;
         if creates {
             self.write_alone(offset, len, buf)?;
         }
@@ -385,12 +396,16 @@ impl Image {
             }
             IoKind::Write { fua } => {
                 if !creates {
-                    let allocates = self.allocates(access, offset, len)?;
+                    allocates = self.allocates(access, offset, len)?;
                     let _beside = allocates.then(|| self.allocating.read().unwrap_or_else(PoisonError::into_inner));
                     let pieces: Vec<IoSlice<'_>> = buf.pieces().map(IoSlice::new).collect();
                     access.writev(IoVector::from(pieces), offset)?;
                 }
-                if fua { self.sync(access) } else { Ok(()) }
+                match (fua, allocates) {
+                    (true, _) => self.sync(access),
+                    (false, true) => self.write_back(access),
+                    (false, false) => Ok(()),
+                }
             }
             IoKind::Flush if self.geometry.read_only => Ok(()),
             IoKind::Flush => self.sync(access),
@@ -477,9 +492,29 @@ impl Image {
     fn sync(&self, access: &FormatAccess<FencedFile>) -> io::Result<()> {
         {
             let _apart = self.allocating.write().unwrap_or_else(PoisonError::into_inner);
-            access.flush()?;
+            self.flush(access)?;
         }
         Ok(rustix::fs::fdatasync(&**self.file)?)
+    }
+
+    /// Writes the tables back that were changed by what is about to be acknowledged: a guest goes on when this process
+    /// is killed, and reads what it has written whether it was flushed or not. Those who come while somebody writes
+    /// them share the next time.
+    fn write_back(&self, access: &FormatAccess<FencedFile>) -> io::Result<()> {
+        let mine = self.changed.fetch_add(1, Ordering::AcqRel) + 1;
+        let _apart = self.allocating.write().unwrap_or_else(PoisonError::into_inner);
+        if self.written.load(Ordering::Acquire) >= mine {
+            return Ok(());
+        }
+        self.flush(access)
+    }
+
+    /// Writes all tables back. The caller holds `allocating`.
+    fn flush(&self, access: &FormatAccess<FencedFile>) -> io::Result<()> {
+        let changed = self.changed.load(Ordering::Acquire);
+        access.flush()?;
+        self.written.fetch_max(changed, Ordering::AcqRel);
+        Ok(())
     }
 
     /// The allocation of a range.

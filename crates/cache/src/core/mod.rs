@@ -6,6 +6,7 @@
 //! within that, and each is guaranteed enough of its own to go on.
 
 mod guest;
+mod kept;
 mod live;
 mod parts;
 mod pools;
@@ -67,7 +68,7 @@ impl<P: FaultInjection> Core<P> {
     /// # Errors
     /// If the address space cannot be reserved.
     pub fn with_faults(options: CoreOptions, faults: P) -> io::Result<Self> {
-        let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
+        let arena = Store::new(arena_frames(&options), &options.frames, options.contents, options.hash_seed)?;
         let content_key = options.content_key.clone();
         Ok(Self {
             options,

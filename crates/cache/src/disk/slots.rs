@@ -7,10 +7,10 @@ use crate::disk::reads::fetch::Fetch;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::ram::Store;
-use crate::types::Effects;
+use crate::types::{Effects, Kept};
 use undercroft_engine::shares::Hint;
-use undercroft_engine::{Outcome, PartId};
-use undercroft_host::Frame;
+use undercroft_engine::{Outcome, PartId, Placed};
+use undercroft_host::{Frame, Held};
 
 impl<P: FaultInjection> Disk<P> {
     /// Deals with what the index had to evict.
@@ -138,6 +138,42 @@ impl<P: FaultInjection> Disk<P> {
     /// Its cached blocks, those first that would go last; `most` of them.
     pub(crate) fn hottest(&self, most: usize) -> Vec<u64> {
         self.residents.hottest(most)
+    }
+
+    /// Its cached blocks and where their pages are, those first that would go first.
+    pub(crate) fn kept(&self, arena: &Store) -> Vec<Kept> {
+        let tell = |placed: Placed| {
+            let frame = arena.arena().number_of(self.residents.page(placed.slot)?).unwrap_or(Kept::ZEROES);
+            Some(Kept { block: placed.block, frame, tier: placed.tier })
+        };
+        self.residents.index().coldest().filter_map(tell).collect()
+    }
+
+    /// Puts blocks that another process has left into slots, as far as there are free ones; where there are not enough,
+    /// the first get none. A page that a disk of another domain has is not put in again. How many have one now.
+    pub(crate) fn restore(&mut self, kept: &[Kept], arena: &mut Store) -> u64 {
+        let index = self.residents.index();
+        let free = index.limit().saturating_sub(index.len()) as usize;
+        let end = self.size_blocks();
+        let mut count = 0;
+        for k in kept[kept.len().saturating_sub(free)..].iter().filter(|k| k.block < end) {
+            let (domain, _) = self.domain_for(k.block);
+            let held = match k.frame {
+                Kept::ZEROES => Some(Held::zeroes()),
+                n => arena.claim(n, domain),
+            };
+            let Some(held) = held else { continue };
+            let Outcome::Fill { slot, .. } = self.residents.index_mut().place(k.block, k.tier, |_| false) else {
+                arena.release(held);
+                continue;
+            };
+            if self.put_in_slot(slot, held, domain, arena) {
+                count += 1;
+            } else {
+                self.drop_block(k.block, arena);
+            }
+        }
+        count
     }
 
     /// Forgets everything cached, and the base: what the disk holds may be another content now. Nothing submitted

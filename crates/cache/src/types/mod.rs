@@ -6,12 +6,16 @@
 mod counters;
 mod effects;
 mod io;
+mod kept;
 mod options;
 mod report;
 mod request;
 
 pub use effects::{Effects, Event};
 pub use io::{Extent, Io, IoDone, IoKind, IoTarget, Lost, OpId};
-pub use options::{AddDiskError, Base, CoreOptions, DiskOptions, Geometry, GroupId, IoNeeds, LayerId, SetPartsError};
+pub use kept::Kept;
+pub use options::{
+    AddDiskError, Base, CoreOptions, DiskOptions, FramesIn, Geometry, GroupId, IoNeeds, LayerId, SetPartsError,
+};
 pub use report::{DiskStats, ExclusiveReport, ExclusiveState, PartStats, PoolStats, Shared, SharingDomainReport};
 pub use request::{DiskId, Found, IoError, MemoryId, Op, Paused, ReqId, Request};

@@ -9,6 +9,7 @@ use crate::limits::{IO_FRAMES_GUARANTEED, IO_FRAMES_PER_DISK, REQUESTS_PER_DISK_
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use undercroft_engine::{ExclusiveMode, PartsError, PolicyKind};
+use undercroft_host::SharedMemory;
 use undercroft_units::human_size;
 
 /// What a disk is like; fixed while it is open.
@@ -56,6 +57,22 @@ pub struct CoreOptions {
     /// another event ([`Effects::paused`]). The data of one operation is copied whole. `u64::MAX`: no request waits. At
     /// least 1.
     pub step_bytes: u64,
+    /// Where frames are.
+    pub frames: FramesIn,
+}
+
+/// Where a core's frames are.
+#[derive(Clone, Debug, Default)]
+pub enum FramesIn {
+    /// In memory that goes with the process.
+    #[default]
+    Own,
+    /// In memory that another process can go on with ([`Core::kept`](crate::Core::kept)).
+    Shared,
+    /// In memory that another process has left: nothing can be cached until what it left was restored
+    /// ([`Core::restore`](crate::Core::restore)) and the rest is free
+    /// ([`Core::settle_frames`](crate::Core::settle_frames)).
+    Left(SharedMemory),
 }
 
 impl CoreOptions {
@@ -70,6 +87,7 @@ impl CoreOptions {
             contents: true,
             content_key: ContentKey::from_seed(RandomState::new().hash_one(1u64)),
             step_bytes: u64::MAX,
+            frames: FramesIn::Own,
         }
     }
 }

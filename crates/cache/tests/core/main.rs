@@ -11,6 +11,7 @@ mod failed_reads;
 mod fetch;
 mod guest_disks;
 mod io_pool;
+mod kept;
 mod long_reads;
 mod maps;
 mod memory;

@@ -21,6 +21,17 @@ pub const STORE: Section = Section {
              one image, are then served by one worker. `false` turns all of this off."
         ),
         key!(
+            "keep",
+            Boolean,
+            "`false`",
+            "",
+            Restart,
+            "Whether what is cached stays over an upgrade (`undercroft upgrade`), and over an orderly restart by systemd \
+             (`FileDescriptorStoreMax=`). The cache is then in shared memory: it is counted as such in the control \
+             group and by programs that show memory, and transparent huge pages of anonymous memory are not used for \
+             it."
+        ),
+        key!(
             "memory",
             Size,
             "a quarter of the machine's memory, or of the limit of its control group; at most `1GiB`",

@@ -42,6 +42,7 @@ pub(crate) fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/recordings", get(recordings::get_recordings).post(recordings::post_recording))
         .route("/v1/recordings/{id}", get(recordings::get_recording).delete(recordings::delete_recording))
         .route("/v1/reload", post(reload))
+        .route("/v1/upgrade", post(upgrade))
         .route("/v1/stop", post(stop))
         .route("/v1/version", get(version))
         .route("/metrics", get(get_metrics))
@@ -123,6 +124,16 @@ pub(super) async fn reload(
         ControlError::new(ControlErrorKind::Invalid, e.to_string(), remedy)
     })?;
     call(d, move |d| d.reload(query.detach_most, &by)).await.map(Json).map_err(Refused)
+}
+
+/// Has a new process of the program serve from now on: guests stay connected, NBD clients connect anew. There is an
+/// answer only if that fails; else the connection is closed with the process that served, and the next one is to the new
+/// process.
+#[utoipa::path(post, path = "/v1/upgrade", responses(
+    (status = 409, body = ErrorBody, description = "Something that is served cannot go to another process"),
+    (status = 500, body = ErrorBody, description = "The new process does not serve; all goes on as before")))]
+pub(super) async fn upgrade(State(d): State<Shared>, Extension(by): Extension<Caller>) -> Result<StatusCode, Refused> {
+    call(d, move |d| Err(d.upgrade(&by))).await.map_err(Refused)
 }
 
 /// Begins an orderly stop, as SIGTERM does.

@@ -57,6 +57,7 @@ use utoipa::OpenApi;
         recordings::get_recording,
         recordings::delete_recording,
         api::reload,
+        api::upgrade,
         api::stop,
         api::version,
         api::get_metrics,

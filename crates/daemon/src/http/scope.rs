@@ -69,6 +69,7 @@ pub(super) fn router(daemon: Arc<dyn Daemon>, vm: &str, host: PathBuf) -> Router
         .route("/v1/recordings", any(refuse))
         .route("/v1/recordings/{id}", any(refuse))
         .route("/v1/reload", any(refuse))
+        .route("/v1/upgrade", any(refuse))
         .route("/v1/stop", any(refuse))
         .route("/metrics", any(refuse))
         .fallback(not_found)

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
 use undercroft_api::body::BODY_SECONDS;
 use undercroft_config::DaemonPlan;
-use undercroft_frontend::socket::{BoundSocket, SocketError, SocketGuard, SocketPermissions, bind_unix};
+use undercroft_frontend::socket::{
+    BoundSocket, SocketError, SocketGuard, SocketPermissions, bind_tcp, bind_unix, tcp_place,
+};
 use undercroft_host::{Closing, Passed, refuse_descriptors};
 
 /// Connections to the control socket at a time; further ones wait in the kernel.
@@ -109,9 +112,19 @@ impl ControlListeners {
             let access = SocketPermissions { mode: c.access.mode(), gid: c.access.gid };
             vms.push((c.vm.clone(), bind_unix(&c.socket, access)?));
         }
-        let metrics =
-            plan.metrics.map(|addr| TcpListener::bind(addr).map_err(|source| ListenError::Metrics { addr, source }));
+        let metrics = plan.metrics.map(|addr| bind_tcp(addr).map_err(|source| ListenError::Metrics { addr, source }));
         Ok(ControlListeners { control, vms, metrics: metrics.transpose()? })
+    }
+
+    /// The listeners, for another process to go on with, and where they listen as `plan` says.
+    ///
+    /// # Errors
+    /// What the kernel says: out of descriptors.
+    pub(crate) fn passable(&self, plan: &DaemonPlan) -> io::Result<Vec<(String, OwnedFd)>> {
+        let bound = std::iter::once(&self.control).chain(self.vms.iter().map(|(_, b)| b));
+        let unix = bound.map(|b| Ok((b.guard.path().to_string_lossy().into_owned(), b.listener.as_fd())));
+        let metrics = self.metrics.iter().zip(plan.metrics).map(|(l, at)| Ok((tcp_place(at), l.as_fd())));
+        unix.chain(metrics).map(|l| l.and_then(|(at, fd)| Ok((at, fd.try_clone_to_owned()?)))).collect()
     }
 
     /// Where metrics are served over TCP: the real port, if 0 was asked for.

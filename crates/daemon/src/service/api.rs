@@ -199,6 +199,10 @@ impl Daemon for Service {
         self.stop_recording(id)
     }
 
+    fn upgrade(&self, by: &Caller) -> ControlError {
+        self.hand_over(by)
+    }
+
     fn stop(&self, by: &Caller) {
         tracing::info!("asked to stop by {by}");
         self.request_stop();

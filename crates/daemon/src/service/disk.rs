@@ -293,8 +293,13 @@ impl ServedDisk {
         };
         let server = VhostServer::start(ways.event_loop, socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
-        *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
+        *self.vhost() = Some(server);
         Ok(())
+    }
+
+    /// Its vhost-user socket, if it has one.
+    pub(super) fn vhost(&self) -> MutexGuard<'_, Option<VhostServer>> {
+        self.vhost.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// What containers have of it.

@@ -5,6 +5,7 @@
 //! taken back; a disk that cannot be served keeps no other from being.
 
 mod api;
+mod arriving;
 mod disk;
 mod division;
 mod error;
@@ -12,6 +13,8 @@ mod exports;
 mod files;
 mod going;
 mod images;
+mod keeping;
+mod leaving;
 mod limits;
 mod locks;
 mod memory;
@@ -41,7 +44,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use undercroft_cache::{CoreOptions, IoNeeds, blocks_per_disk_max};
+use undercroft_cache::{ContentKey, CoreOptions, IoNeeds, blocks_per_disk_max};
 use undercroft_config::{ControlError, DiskPlan, ServePlan};
 use undercroft_frontend::budget::Budget;
 use undercroft_frontend::nbd::NbdServer;
@@ -75,6 +78,10 @@ struct Running {
 /// The running daemon. The order of its locks is in `locks`.
 pub(crate) struct Service {
     plan: RwLock<Arc<ServePlan>>,
+    /// The key of all hashes of contents.
+    content_key: ContentKey,
+    /// What is known of a process that may follow.
+    successor: leaving::Successor,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
     /// Disks of the plan that are not served, because something of theirs cannot be had yet.
@@ -234,6 +241,9 @@ impl Service {
         self.watch.stop();
         self.ksm.lock().keeper.release(false);
         std::thread::scope(|s| nbd.into_iter().for_each(|server| _ = s.spawn(|| server.stop())));
+        if change.is_some() && self.leave_to_the_next_start() {
+            return;
+        }
         let disks = std::mem::take(&mut *write(&self.disks));
         let mut all = true;
         std::thread::scope(|s| {

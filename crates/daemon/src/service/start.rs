@@ -2,20 +2,22 @@
 //!
 //! Owns the order. Never serves a request. Invariant: what failed half-way is taken back.
 
+use super::arriving::Arrival;
 use super::disk::{self, Opened, Unserved};
 use super::locks::{Ordered, Rank};
-use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, ssd, write};
+use super::{OPENERS_MAX, Service, ServiceError, keeping, lock, memory, scan, ssd, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Instant;
 use undercroft_backend as backend;
-use undercroft_cache::{ContentKey, CoreOptions};
+use undercroft_cache::{ContentKey, CoreOptions, FramesIn};
 use undercroft_config::images::{Fault, look};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::budget::Budget;
 use undercroft_frontend::vhost::EventLoop;
+use undercroft_host::SharedMemory;
 use undercroft_hostmem::ksm::{Keeper, Ksm};
 use undercroft_hostmem::pressure::{Roots, Watch};
 
@@ -37,23 +39,42 @@ impl Service {
     /// # Errors
     /// What keeps everything from being served; everything that is wrong with any of the images of a command line.
     pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
-        let may_wait = plan.config_file.is_some();
-        let mut images = Images::default();
-        for (disk, result) in plan.disks.iter().zip(open_all(&plan, may_wait)) {
-            match result {
-                Some(Ok(o)) => images.opened.push(o),
-                Some(Err(e)) => images.failed(disk.clone(), e.into(), may_wait),
-                None => images.silent.push(disk.clone()),
-            }
-        }
+        // Before the images are opened, which touches them.
+        let kept = keeping::found(&plan);
+        let images = Images::open(&plan);
         if !images.errors.is_empty() {
             return Err(images.errors);
         }
+        let (memories, mut arrival) = kept.map_or((Vec::new(), None), |(memories, arrival)| (memories, Some(arrival)));
+        let service = match Self::without_disks(plan.clone(), memories) {
+            Err(e) if arrival.take().is_some() => {
+                tracing::warn!("what was cached before the restart is not used: {e}");
+                Self::without_disks(plan, Vec::new())
+            }
+            result => result,
+        };
+        let service = service.map_err(|e| vec![ServiceError::Worker(e)])?;
+        service.serve(images, arrival.as_mut())?;
+        Ok(service)
+    }
+
+    /// Opens every image and serves, in place of the process that has told `arrival` what it leaves. Nothing is left
+    /// behind if it fails.
+    ///
+    /// # Errors
+    /// Everything that keeps it from serving what that one served.
+    pub(super) fn serve_on(self: &Arc<Self>, arrival: &mut Arrival) -> Result<(), Vec<ServiceError>> {
+        let images = Images::open(&self.plan());
+        self.serve(images, Some(arrival))
+    }
+
+    fn serve(self: &Arc<Self>, mut images: Images, arrival: Option<&mut Arrival>) -> Result<(), Vec<ServiceError>> {
+        let service = self;
+        let may_wait = service.plan().config_file.is_some();
         // One key for all, so that contents can be compared across workers.
-        let core = CoreOptions::new(plan.store.memory_bytes);
-        let content_key = core.content_key.clone();
-        let service = Self::without_disks(plan, &core).map_err(|e| vec![ServiceError::Worker(e)])?;
-        service.place(&mut images, may_wait);
+        let content_key = self.content_key.clone();
+        let arrives = arrival.as_ref().is_some_and(|a| a.is_watched());
+        service.place(&mut images, may_wait, arrival);
         for listen in &service.plan().nbd {
             match service.listen_nbd(listen) {
                 Ok(server) => service.running.lock().nbd.push(server),
@@ -61,7 +82,9 @@ impl Service {
             }
         }
         if !images.errors.is_empty() {
-            service.shut_down();
+            if !arrives {
+                service.shut_down();
+            }
             return Err(images.errors);
         }
         service.begin(content_key);
@@ -73,16 +96,24 @@ impl Service {
             service.let_come(disk);
         }
         service.begin_looking_at_images();
-        Ok(service)
+        Ok(())
     }
 
     /// A daemon with its workers, that serves nothing yet.
-    fn without_disks(plan: ServePlan, core: &CoreOptions) -> std::io::Result<Arc<Self>> {
+    /// The frames of its workers are in `memories`, if another process has left them.
+    pub(super) fn without_disks(plan: ServePlan, memories: Vec<SharedMemory>) -> std::io::Result<Arc<Self>> {
+        let core = CoreOptions::new(plan.store.memory_bytes);
+        let mut memories = memories.into_iter();
         let mut workers = Vec::new();
         for n in 0..plan.daemon.workers.max(1) {
+            let frames = match memories.next() {
+                Some(memory) => FramesIn::Left(memory),
+                None if plan.store.keep => FramesIn::Shared,
+                None => FramesIn::Own,
+            };
             workers.push(WorkerHandle::start(WorkerOptions {
                 name: format!("undercroft-w{n}"),
-                core: core.clone(),
+                core: CoreOptions { frames, ..core.clone() },
                 poll_ns_max: 0,
                 copy_cpu_percent: plan.daemon.copy_cpu_percent,
                 check_captures: plan.daemon.check_captures,
@@ -100,6 +131,8 @@ impl Service {
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
         Ok(Arc::new_cyclic(|me| Self {
             plan: RwLock::new(Arc::new(plan)),
+            content_key: core.content_key,
+            successor: super::leaving::Successor::default(),
             workers,
             disks: RwLock::default(),
             waiting: Ordered::new(Rank::Waiting, Vec::new()),
@@ -123,7 +156,7 @@ impl Service {
     }
 
     /// Puts what is opened on workers, then lets guests reach it.
-    fn place(self: &Arc<Self>, images: &mut Images, may_wait: bool) {
+    fn place(self: &Arc<Self>, images: &mut Images, may_wait: bool, mut arrival: Option<&mut Arrival>) {
         for o in std::mem::take(&mut images.opened) {
             let own = o.plan.clone();
             match self.put_on_worker(o) {
@@ -132,11 +165,17 @@ impl Service {
             }
         }
         let plan = self.plan();
+        if let Some(arrival) = &mut arrival {
+            arrival.restore(self);
+        }
         self.join_pools(&plan);
         let by_name = plan.by_name();
         for disk in self.disks() {
             let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
             let Err(why) = disk.listen(own, plan.daemon.disk_access, &self.ways()) else {
+                if let Some(arrival) = &mut arrival {
+                    arrival.adopt(&disk);
+                }
                 continue;
             };
             let mut unserved = Unserved::from(why);
@@ -170,6 +209,20 @@ impl Service {
 }
 
 impl Images {
+    /// Opens those of a plan.
+    fn open(plan: &ServePlan) -> Self {
+        let may_wait = plan.config_file.is_some();
+        let mut images = Self::default();
+        for (disk, result) in plan.disks.iter().zip(open_all(plan, may_wait)) {
+            match result {
+                Some(Ok(o)) => images.opened.push(o),
+                Some(Err(e)) => images.failed(disk.clone(), e.into(), may_wait),
+                None => images.silent.push(disk.clone()),
+            }
+        }
+        images
+    }
+
     /// A disk cannot be served now.
     fn failed(&mut self, disk: DiskPlan, unserved: Unserved, may_wait: bool) {
         if may_wait {

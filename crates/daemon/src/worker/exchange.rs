@@ -5,7 +5,7 @@
 
 use super::{Worker, turn};
 use undercroft_backend::Backend;
-use undercroft_cache::DiskId;
+use undercroft_cache::{DiskId, Kept};
 use undercroft_host::{Interest, Trigger};
 
 /// Why a back end did not take a disk over; with it, if that is of any more use.
@@ -18,17 +18,62 @@ pub(crate) enum NotExchanged {
     Unwatched(std::io::Error),
 }
 
+/// A disk, and the back end that is to take the place of its own.
+pub(crate) type Next = (DiskId, Box<dyn Backend>);
+
+/// A disk whose image is to be closed, and what was cached of it.
+pub(crate) struct LaidDown {
+    /// `None` if it could not be replaced.
+    pub(crate) backend: Option<Box<dyn Backend>>,
+    pub(crate) kept: Vec<Kept>,
+}
+
 impl Worker {
     /// Puts `next` in the place of a disk's back end, which is returned; what that held is begun by the next one.
     /// Nothing stays cached, nor known of what is: the image may have been changed by others.
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn exchange(
-        &mut self,
-        id: DiskId,
-        mut next: Box<dyn Backend>,
-    ) -> Result<Box<dyn Backend>, NotExchanged> {
+    pub(crate) fn exchange(&mut self, id: DiskId, next: Box<dyn Backend>) -> Result<Box<dyn Backend>, NotExchanged> {
+        let last = self.replace(id, next)?;
+        let closed = self.is_dormant(id);
+        self.core.invalidate(id);
+        if closed {
+            self.core.want_nothing(id);
+        }
+        Ok(last)
+    }
+
+    /// Takes the back ends of disks of which nothing is under way, puts those of `next` in their place, and lists what
+    /// is cached of them, in the same order. From then on the frames are another process's, until [`Worker::take_frames_back`].
+    ///
+    /// # Errors
+    /// What was given, in its order, if something is under way.
+    pub(crate) fn lay_down(&mut self, next: Vec<Next>) -> Result<Vec<LaidDown>, Vec<Next>> {
+        if !next.iter().all(|&(id, _)| self.is_at_rest(id)) {
+            return Err(next);
+        }
+        self.core.freeze_frames(true);
+        let mut all = Vec::with_capacity(next.len());
+        for (disk, dormant) in next {
+            let kept = self.core.kept(disk);
+            match self.replace(disk, dormant) {
+                Ok(backend) => all.push(LaidDown { backend: Some(backend), kept }),
+                // It stays where it is: nothing is under way, and nobody asks it for anything.
+                Err(_) => all.push(LaidDown { backend: None, kept }),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Nobody has taken the frames over: they are free to use again, and what they hold is not known.
+    pub(crate) fn take_frames_back(&mut self, disks: &[DiskId]) {
+        disks.iter().for_each(|&id| self.core.invalidate(id));
+        self.core.freeze_frames(false);
+    }
+
+    /// Puts `next` in the place of a disk's back end, which is returned.
+    fn replace(&mut self, id: DiskId, mut next: Box<dyn Backend>) -> Result<Box<dyn Backend>, NotExchanged> {
         let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else {
             return Err(NotExchanged::Gone(next));
         };
@@ -50,11 +95,6 @@ impl Worker {
         if begun && !disk.dirty {
             disk.dirty = true;
             self.dirty.disks.push_back(id.0);
-        }
-        let closed = self.is_dormant(id);
-        self.core.invalidate(id);
-        if closed {
-            self.core.want_nothing(id);
         }
         Ok(last)
     }

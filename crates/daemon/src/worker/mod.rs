@@ -32,7 +32,7 @@ pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
-pub(crate) use exchange::NotExchanged;
+pub(crate) use exchange::{LaidDown, NotExchanged};
 use handle::{Mailbox, Seen};
 use polling::Polling;
 use ports::PortSlot;

@@ -283,6 +283,10 @@ impl Daemon for Memory {
         Err(ControlError::new(ControlErrorKind::Unavailable, "it is stopping", "wait"))
     }
 
+    fn upgrade(&self, _: &Caller) -> ControlError {
+        ControlError::new(ControlErrorKind::Failed, "nothing here can be upgraded", "do without")
+    }
+
     fn stop(&self, _: &Caller) {
         self.stopped.store(true, Ordering::SeqCst);
     }

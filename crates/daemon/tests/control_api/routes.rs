@@ -243,6 +243,7 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("GET /v1/ssd", "", 403, "cannot"),
         ("POST /v1/ssd/drop", "", 403, "cannot"),
         ("POST /v1/reload", "", 403, "cannot"),
+        ("POST /v1/upgrade", "", 403, "cannot"),
         ("POST /v1/stop", "", 403, "cannot"),
         ("POST /v1/recordings", "{}", 403, "cannot"),
         ("GET /v1/recordings/1", "", 403, "cannot"),

@@ -104,7 +104,7 @@ enum Expect {
 enum State {
     /// Requests are served.
     Open,
-    /// Requests are refused; once those under way are answered, the end.
+    /// What has come of a request still comes, and no other is begun; once those under way are answered, the end.
     Shutting,
     /// No request will come; once those under way are answered, the end.
     Draining,

@@ -51,7 +51,7 @@ pub(super) enum Listener {
 }
 
 impl Listener {
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Unix(b) => b.listener.as_fd(),
             Listener::Tcp(l) => l.as_fd(),
@@ -380,7 +380,7 @@ impl Reception {
 
     /// Whether there is room for one more handshake, or room can be made.
     fn may_accept(&mut self, now: Instant) -> bool {
-        if self.listener.is_none() || now < self.accept_after {
+        if self.listener.is_none() || now < self.accept_after || self.shared.paused.load(Ordering::Acquire) {
             return false;
         }
         if !self.closing.has_room() {
@@ -406,8 +406,10 @@ impl Reception {
             until = Some(until.map_or(soon, |u| u.min(soon)));
         }
         if self.listener.is_some() && !accepting {
+            let paused = self.shared.paused.load(Ordering::Acquire);
             let retry = match self.guests.iter().filter(|g| g.is_handshaking()).map(|g| g.since + GRACE).min() {
                 Some(t) if now >= self.accept_after => t,
+                _ if paused => now + STOP_PAUSE,
                 _ => self.accept_after,
             };
             until = Some(until.map_or(retry, |u| u.min(retry)));

@@ -11,11 +11,11 @@ use super::reception::{Listener, Reception};
 use super::rules::ExportRules;
 use super::stream::{SocketStream, Stream};
 use super::{Exports, Listen, NbdError, NbdServerOptions, ServedExport, handshake::Agreed};
-use crate::socket::bind_unix;
+use crate::socket::{bind_tcp, bind_unix, tcp_place};
 use crate::{AnyPort, PortHost};
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -48,6 +48,8 @@ pub(super) struct Shared {
     pub(super) exports: Arc<dyn Exports>,
     pub(super) options: NbdServerOptions,
     pub(super) stopping: AtomicBool,
+    /// Nobody is accepted, and nobody served who was: another process may go on with the listener.
+    pub(super) paused: AtomicBool,
     pub(super) wake_fd: EventFd,
     /// With which keys new connections encrypt.
     keys: Mutex<Option<Arc<rustls::ServerConfig>>>,
@@ -93,6 +95,9 @@ impl Shared {
     fn serve_on<S: Stream>(self: &Arc<Self>, stream: S, agreed: Agreed, peer: String) -> io::Result<()> {
         let Agreed { export, structured, block_status, rest } = agreed;
         let ServedExport { info, host, .. } = export;
+        if self.paused.load(Ordering::Acquire) {
+            return Ok(());
+        }
         // There was when it was promised, but a client may leave the answer unread while others come.
         if !self.has_room(&info.name) {
             tracing::info!(%peer, disk = %info.name, "NBD client turned away: others came before it was served");
@@ -156,6 +161,9 @@ impl Shared {
 pub struct NbdServer {
     shared: Arc<Shared>,
     address: Listen,
+    /// Where it was asked to listen, and the listener, for another process to go on with.
+    place: String,
+    listener: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -165,6 +173,10 @@ impl NbdServer {
     /// # Errors
     /// If the socket cannot be made; see [`NbdError`].
     pub fn start(listen: Listen, exports: Arc<dyn Exports>, options: NbdServerOptions) -> Result<Self, NbdError> {
+        let place = match &listen {
+            Listen::Unix(path, _) => path.to_string_lossy().into_owned(),
+            Listen::Tcp(address) => tcp_place(*address),
+        };
         let (listener, address) = match listen {
             Listen::Unix(path, access) => {
                 let bound = bind_unix(&path, access)?;
@@ -172,7 +184,7 @@ impl NbdServer {
             }
             Listen::Tcp(address) => {
                 let tcp = |source| NbdError::Tcp { address, source };
-                let listener = TcpListener::bind(address).map_err(tcp)?;
+                let listener = bind_tcp(address).map_err(tcp)?;
                 let address = listener.local_addr().map_err(tcp)?;
                 if !address.ip().is_loopback() && options.tls != TlsMode::Require {
                     tracing::warn!(
@@ -190,13 +202,31 @@ impl NbdServer {
             keys: Mutex::new(options.keys.clone()),
             options,
             stopping: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             wake_fd,
             connections: Mutex::new((0, HashMap::new())),
             leavers: Mutex::new(Vec::new()),
         });
+        let passable = listener.fd().try_clone_to_owned()?;
         let reception = Reception::new(listener, shared.clone())?;
         let thread = std::thread::Builder::new().name("nbd".to_owned()).spawn(move || reception.run())?;
-        Ok(Self { shared, address, thread: Some(thread) })
+        Ok(Self { shared, address, place, listener: Some(passable), thread: Some(thread) })
+    }
+
+    /// Accepts nobody from now on, and serves nobody who was accepted and is not served yet; or, does so again. Those
+    /// who are served stay.
+    pub fn pause(&self, paused: bool) {
+        self.shared.paused.store(paused, Ordering::Release);
+        self.shared.wake_fd.signal();
+    }
+
+    /// The listener, for another process to go on with, and where it was asked to listen.
+    ///
+    /// # Errors
+    /// What the kernel says: out of descriptors.
+    pub fn passable(&self) -> io::Result<Option<(String, OwnedFd)>> {
+        let copy = self.listener.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Ok(copy.map(|listener| (self.place.clone(), listener)))
     }
 
     /// Where it listens; for TCP with the port that the kernel chose.
@@ -223,6 +253,7 @@ impl NbdServer {
 
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
+        self.listener = None;
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.wake_fd.signal();
         if thread.join().is_err() {
@@ -310,6 +341,7 @@ mod tests {
             keys: Mutex::default(),
             options,
             stopping: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             wake_fd: EventFd::new().unwrap(),
             connections: Mutex::default(),
             leavers: Mutex::default(),

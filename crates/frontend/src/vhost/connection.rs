@@ -61,6 +61,15 @@ impl Message {
         is.then(|| self.word(4).is_some_and(|flags| flags & NEED_REPLY != 0))
     }
 
+    /// A message of this request, as a front end sends it that wants no answer, with a number or without.
+    pub(super) fn of(request: FrontendReq, number: Option<u64>) -> Message {
+        const VERSION: u32 = 1;
+        let bytes = if number.is_some() { 8 } else { 0 };
+        let head = [u32::from(request), VERSION, bytes].map(u32::to_ne_bytes).concat();
+        let body = number.map(u64::to_ne_bytes);
+        Message { bytes: head.into_iter().chain(body.into_iter().flatten()).collect(), ..Message::default() }
+    }
+
     /// The answer to a message of this request that asked for one: all went well.
     pub(super) fn done(request: FrontendReq) -> Message {
         const REPLY: u32 = 1 | 4;
@@ -186,6 +195,11 @@ impl ControlConnection {
         }
         (self.reply, self.sent) = (Message::default(), 0);
         Ok(true)
+    }
+
+    /// Whether nothing of a message has come, and nothing of a reply is left to go.
+    pub(super) fn is_between(&self) -> bool {
+        self.message.bytes.is_empty() && self.sent == self.reply.bytes.len()
     }
 
     /// Whether the peer has closed its end.

@@ -45,6 +45,8 @@ enum Step {
     Leave(Exchange, Message, Receiver<u16>),
     /// A task is under way.
     Busy,
+    /// Somebody has the session who may hand it to another process.
+    Lent,
     /// The session is being ended.
     Ending,
 }
@@ -69,10 +71,18 @@ pub(super) struct Device {
     newcomers: bool,
     /// What its front ends have mapped.
     mappings: Mappings,
+    /// Nobody is accepted: somebody may hand the device to another process.
+    lent: bool,
     /// What is being closed of its front ends: connections, and what they have sent.
     pub(super) closing: Closing,
     /// Who waits for the device to be gone.
     removed: Option<Sender<()>>,
+}
+
+/// What of a device is lent: its listener, and the session of its front end with the connection.
+pub(super) struct Lent {
+    pub(super) listener: UnixListener,
+    pub(super) front: Option<(Exchange, UnixStream)>,
 }
 
 /// What came of looking at the listener.
@@ -108,6 +118,7 @@ impl Device {
             front: None,
             newcomers: false,
             mappings: Mappings::default(),
+            lent: false,
             closing: Closing::default(),
             removed: None,
         }
@@ -145,6 +156,10 @@ impl Device {
             if self.flags.stopping.load(Ordering::Acquire) {
                 return Accepted::Nobody;
             }
+            if self.lent {
+                self.newcomers = true;
+                return Accepted::Nobody;
+            }
             if self.front.as_ref().is_some_and(goes) {
                 self.newcomers = true;
                 return Accepted::Nobody;
@@ -176,14 +191,80 @@ impl Device {
     }
 
     fn welcome(&mut self, stream: UnixStream) -> io::Result<Task> {
+        let (exchange, connection) = self.meet(stream, Step::Busy)?;
+        tracing::info!(disk = self.disk.name, "vhost-user front end connected");
+        Ok(Task::Welcome(exchange, connection))
+    }
+
+    fn meet(&mut self, stream: UnixStream, step: Step) -> io::Result<(Exchange, UnixStream)> {
         stream.set_nonblocking(true)?;
         let connection = ControlConnection::new(stream);
         let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options, &self.mappings);
-        let task = Task::Welcome(Exchange::new(session)?, connection.try_clone()?);
-        self.front = Some(Front { connection, step: Step::Busy });
+        let met = (Exchange::new(session)?, connection.try_clone()?);
+        self.front = Some(Front { connection, step });
         self.flags.connected.store(true, Ordering::Release);
-        tracing::info!(disk = self.disk.name, "vhost-user front end connected");
-        Ok(task)
+        Ok(met)
+    }
+
+    /// Takes over a front end whose session another process had; whoever asks has the session until
+    /// [`Device::take_back`].
+    ///
+    /// # Errors
+    /// There is one already, or the kernel has no room.
+    pub(super) fn adopt(&mut self, stream: UnixStream) -> io::Result<(Exchange, UnixStream)> {
+        if self.front.is_some() || self.lent {
+            return Err(io::Error::other("another front end is connected already"));
+        }
+        let met = self.meet(stream, Step::Lent)?;
+        self.lent = true;
+        Ok(met)
+    }
+
+    /// Gives the session away, if nothing of a message is under way; nobody is accepted until [`Device::take_back`].
+    /// `None` if something is under way.
+    pub(super) fn lend(&mut self) -> Option<Lent> {
+        if self.lent || self.removed.is_some() {
+            return None;
+        }
+        let listener = self.listener.as_ref()?.try_clone().ok()?;
+        let Some(front) = &mut self.front else {
+            self.lent = true;
+            return Some(Lent { listener, front: None });
+        };
+        if !front.connection.is_between() {
+            return None;
+        }
+        match std::mem::replace(&mut front.step, Step::Busy) {
+            Step::Receive(exchange) => match front.connection.try_clone() {
+                Ok(connection) => {
+                    front.step = Step::Lent;
+                    self.lent = true;
+                    Some(Lent { listener, front: Some((exchange, connection)) })
+                }
+                Err(_) => {
+                    front.step = Step::Receive(exchange);
+                    None
+                }
+            },
+            step => {
+                front.step = step;
+                None
+            }
+        }
+    }
+
+    /// Goes on with what was lent, or adopted; `end` says why the session ends, if it does.
+    pub(super) fn take_back(&mut self, exchange: Option<Exchange>, end: Option<Error>) -> Option<Task> {
+        self.lent = false;
+        let goes = self.removed.is_some();
+        let front = self.front.as_mut()?;
+        match exchange {
+            Some(exchange) if end.is_none() && !goes => {
+                front.step = Step::Receive(exchange);
+                None
+            }
+            exchange => self.end(exchange, None, end),
+        }
     }
 
     /// Ends the session of a front end that cannot be watched, in place of `task`.
@@ -207,7 +288,7 @@ impl Device {
         loop {
             let front = self.front.as_mut()?;
             match std::mem::replace(&mut front.step, Step::Busy) {
-                step @ (Step::Busy | Step::Ending) => {
+                step @ (Step::Busy | Step::Lent | Step::Ending) => {
                     front.step = step;
                     return None;
                 }
@@ -322,7 +403,7 @@ impl Device {
                 self.end(Some(exchange), None, None)
             }
             Step::Rest(exchange, message, _) => self.end(Some(exchange), Some(message), None),
-            step @ (Step::Busy | Step::Ending) => {
+            step @ (Step::Busy | Step::Lent | Step::Ending) => {
                 front.step = step;
                 None
             }

@@ -5,17 +5,20 @@
 //! keeps the thread from another; jobs that wait for the same worker go one after the other, so that a worker that does
 //! not answer keeps one thread and no other worker's disks; nothing happens at intervals.
 
-use super::device::{Accepted, Device};
+use super::device::{Accepted, Device, Lent};
+use super::exchange::Exchange;
 use super::limits::HANDLERS_MAX;
 use super::tasks::{Done, Handlers, Job, Outcome, Task};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use undercroft_host::{Epoll, EventFd, Interest, ThreadPool, Trigger, now_ns};
+use vhost::vhost_user::Error;
 
 /// Kinds of epoll tokens: the upper byte. The rest is the device's key.
 const COMMANDS: u64 = 0;
@@ -37,6 +40,12 @@ enum Command {
     Add(u64, Box<Device>, Sender<io::Result<()>>),
     /// End its session and forget it.
     Remove(u64, Sender<()>),
+    /// Give its session away, if nothing of a message is under way.
+    Lend(u64, Sender<Option<Lent>>),
+    /// Take over a front end of another process.
+    Adopt(u64, UnixStream, Sender<io::Result<(Exchange, UnixStream)>>),
+    /// Go on with what was lent or adopted, or end the session, and why.
+    TakeBack(u64, Option<Exchange>, Option<Error>),
     /// A job that had a thread of its own is done.
     Done(Done),
     /// End.
@@ -91,6 +100,26 @@ impl EventLoop {
         self.mailbox.send(Command::Add(key, Box::new(device), to));
         from.recv().map_err(|_| io::Error::other("the event loop of vhost-user sockets has ended"))??;
         Ok(key)
+    }
+
+    /// The session of a device, and its listener; `None` while something of a message is under way. Nobody is accepted
+    /// there until [`EventLoop::take_back`].
+    pub(super) fn lend(&self, key: u64) -> Option<Lent> {
+        let (to, from) = channel();
+        self.mailbox.send(Command::Lend(key, to));
+        from.recv().ok().flatten()
+    }
+
+    /// Has a device take over the connection of a front end; whoever asks has the session.
+    pub(super) fn adopt(&self, key: u64, connection: UnixStream) -> io::Result<(Exchange, UnixStream)> {
+        let (to, from) = channel();
+        self.mailbox.send(Command::Adopt(key, connection, to));
+        from.recv().map_err(|_| io::Error::other("the device is gone"))?
+    }
+
+    /// Goes on with what was lent or adopted; `end` says why the session ends, if it does.
+    pub(super) fn take_back(&self, key: u64, exchange: Option<Exchange>, end: Option<Error>) {
+        self.mailbox.send(Command::TakeBack(key, exchange, end));
     }
 
     /// Ends a device's session, if it has one, and waits until the device is gone.
@@ -197,6 +226,11 @@ impl State {
                         self.let_go(key);
                     }
                 }
+                Command::Lend(key, to) => {
+                    let _ = to.send(self.devices.get_mut(&key).and_then(|device| device.lend()));
+                }
+                Command::Adopt(key, connection, to) => _ = to.send(self.adopt(key, connection)),
+                Command::TakeBack(key, exchange, end) => self.take_back(key, exchange, end),
                 Command::Done(done) => self.finish(done),
                 Command::Stop => self.stopped = true,
             }
@@ -210,6 +244,31 @@ impl State {
         self.epoll.add(listener, token(LISTENER, key), Interest::Read, Trigger::Edge)?;
         self.devices.insert(key, device);
         Ok(())
+    }
+
+    fn adopt(&mut self, key: u64, connection: UnixStream) -> io::Result<(Exchange, UnixStream)> {
+        let device = self.devices.get_mut(&key).ok_or_else(|| io::Error::other("the device is gone"))?;
+        let met = device.adopt(connection)?;
+        let watched = device
+            .connection()
+            .map_or(Ok(()), |c| self.epoll.add(c, token(CONNECTION, key), Interest::ReadWrite, Trigger::Edge));
+        if let Err(e) = watched {
+            let task = device.take_back(Some(met.0), Some(Error::BackendInternalError));
+            self.submit(key, task);
+            return Err(e);
+        }
+        Ok(met)
+    }
+
+    fn take_back(&mut self, key: u64, exchange: Option<Exchange>, end: Option<Error>) {
+        let Some(device) = self.devices.get_mut(&key) else { return };
+        match device.take_back(exchange, end) {
+            Some(task) => self.submit(key, Some(task)),
+            None => self.advance(key),
+        }
+        // Who came meanwhile.
+        self.accept(key);
+        self.let_go(key);
     }
 
     fn accept(&mut self, key: u64) {

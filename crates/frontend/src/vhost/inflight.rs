@@ -11,6 +11,7 @@ use super::ring::Broken;
 use crate::faults::{PortBug, PortFaults, StoreSite};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use undercroft_host::Guarded;
@@ -81,6 +82,17 @@ impl InflightArea {
             queues: said.num_queues,
             queue_size: said.queue_size,
         })
+    }
+
+    /// What to say of it to whoever is to map it, and its file.
+    ///
+    /// # Errors
+    /// What the kernel says: out of descriptors.
+    pub(super) fn said(&self) -> io::Result<(VhostUserInflight, OwnedFd)> {
+        let place = self.mapping.file_offset().ok_or_else(|| invalid("the record has no file"))?;
+        let bytes = usize::from(self.queues) * queue_bytes(self.queue_size);
+        let said = VhostUserInflight::new(bytes as u64, place.start(), self.queues, self.queue_size);
+        Ok((said, place.file().try_clone()?.into()))
     }
 
     /// The record of one queue; `None` if the area has none for it.

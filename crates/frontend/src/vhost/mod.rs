@@ -10,16 +10,19 @@
 //! moment), `exchange` and `session` (what messages mean), `port` (queues and requests under way, on the worker),
 //! `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses lie),
 //! `dirty_log` (what of it was written, while the guest migrates), `shared` (of which kind that memory is), `slots`
-//! (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
+//! (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered), `lending` and
+//! `established` (a session that goes on in another process).
 
 mod chain;
 mod config;
 mod connection;
 mod device;
 mod dirty_log;
+mod established;
 mod event_loop;
 mod exchange;
 mod inflight;
+mod lending;
 pub mod limits;
 mod mappings;
 mod memory;
@@ -37,7 +40,9 @@ use std::io;
 use std::sync::Arc;
 use undercroft_hostmem::pressure::GuestRoom;
 
+pub use established::{Established, Malformed};
 pub use event_loop::EventLoop;
+pub use lending::{LentDevice, Starter};
 pub use ring::Broken;
 pub use server::VhostServer;
 pub use shared::Trust;

@@ -7,6 +7,7 @@
 //! writes could land after those of the next session.
 
 mod holes;
+mod leaving;
 mod logging;
 mod queue;
 mod requests;

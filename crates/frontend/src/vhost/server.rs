@@ -92,9 +92,21 @@ impl VhostServer {
         self.flags.connected.load(Ordering::Acquire)
     }
 
+    /// The event loop, and the key of the device there, while there is one.
+    pub(super) fn place(&self) -> Option<(Arc<EventLoop>, u64)> {
+        Some((Arc::clone(&self.event_loop), self.device?))
+    }
+
     /// Where the socket is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Removes the socket and leaves the rest as it is: the process is about to end, and its device is lent.
+    pub fn leave(mut self) {
+        self.flags.stopping.store(true, Ordering::Release);
+        drop(self.guard.take());
+        self.device = None;
     }
 
     /// Stops accepting, answers the requests under way, disconnects the front end, removes the socket.

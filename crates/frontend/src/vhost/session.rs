@@ -7,6 +7,7 @@
 use super::VhostOptions;
 use super::config::{LOG_ALL, Profile};
 use super::dirty_log::DirtyLog;
+use super::established::{Established, SharedRegion};
 use super::inflight::InflightArea;
 use super::limits::REGIONS_MAX;
 use super::mappings::Mappings;
@@ -18,6 +19,7 @@ use super::tasks::{NOT_AN_EVENTFD, is_eventfd};
 use crate::PortHost;
 use std::fs::File;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 use undercroft_host::Guarded;
@@ -45,6 +47,11 @@ pub struct Session {
     /// The log of dirty memory that it has handed over last, and whether it is in use.
     log: Option<DirtyLog>,
     logging: bool,
+    /// What was accepted of the features of the device, and of those of the protocol.
+    features: Option<u64>,
+    protocol: Option<u64>,
+    /// The record of requests under way that it has handed over last.
+    inflight: Option<InflightArea>,
     /// Whether messages are answered that ask for it.
     acknowledges: bool,
     /// With the last message the guest has stopped while it migrates.
@@ -74,9 +81,38 @@ impl Session {
             logged: false,
             log: None,
             logging: false,
+            features: None,
+            protocol: None,
+            inflight: None,
             acknowledges: false,
             leaves: false,
         }
+    }
+
+    /// Tells the port of the connection.
+    pub(super) fn welcome(&self, connection: UnixStream) -> Result<()> {
+        self.on_port(move |port| port.welcome(connection))
+    }
+
+    /// What another process has to be told to go on with the session, but for where the queues stand.
+    ///
+    /// # Errors
+    /// Why it cannot go elsewhere now.
+    pub(super) fn describe(&self) -> io::Result<Established> {
+        if self.log.is_some() || self.logging {
+            return Err(io::Error::other("the guest migrates"));
+        }
+        let gone = || io::Error::other("the disk is being detached");
+        let queues = self.on_port(|port| port.describe()).map_err(|_| gone())??;
+        let mut regions = Vec::new();
+        for r in self.map.regions() {
+            let place = r.mapping.file_offset().ok_or_else(|| io::Error::other("a region of memory has no file"))?;
+            let region = SharedRegion { guest: r.guest, user: r.user, len: r.len, offset: place.start() };
+            regions.push((region, place.file().try_clone()?.into()));
+        }
+        let inflight = self.inflight.as_ref().map(InflightArea::said).transpose()?;
+        let (features, protocol, owned) = (self.features, self.protocol, self.owned);
+        Ok(Established { features, protocol, owned, regions, inflight, queues })
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -217,6 +253,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             self.stop(index)?;
         }
         (self.logged, self.log, self.logging) = (false, None, false);
+        self.inflight = None;
         self.on_port(VhostPort::reset)
     }
 
@@ -232,6 +269,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         let logging = features & LOG_ALL != 0;
         self.check_log(logging, &self.map)?;
         self.logging = logging;
+        self.features = Some(features);
         self.on_port(move |port| port.set_features(features))
     }
 
@@ -332,6 +370,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             return Err(refused(format!("the front end accepted protocol features not offered: {unknown:#x}")));
         }
         self.acknowledges = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
+        self.protocol = Some(features);
         Ok(())
     }
 
@@ -365,6 +404,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         let place = self.mappings.take().map_err(refused)?;
         let area = InflightArea::open(said, file, place).map_err(Error::ReqHandlerError)?;
         self.logged = true;
+        self.inflight = Some(area.clone());
         self.on_port(move |port| port.set_inflight(&area))
     }
 

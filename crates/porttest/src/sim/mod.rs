@@ -240,6 +240,7 @@ impl Sim {
             content_key: ContentKey::from_seed(rng.bits()),
             // Not drawn either.
             step_bytes: [u64::MAX, 1, 12 * 1024][(plan.seed % 3) as usize],
+            frames: undercroft_cache::FramesIn::Own,
         };
         let mut world = World::new(sides, Rng::new(rng.bits()), with_log);
         world.loses_one_in = if plan.lossy { 20 } else { 0 };

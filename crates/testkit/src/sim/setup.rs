@@ -13,7 +13,7 @@ use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::space::Space;
 use crate::world::World;
 use undercroft_cache::fault_injection::FaultInjection;
-use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, GroupId, disk_bytes, limits};
+use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, FramesIn, GroupId, disk_bytes, limits};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_host::FRAME_BYTES;
@@ -135,6 +135,7 @@ impl<P: FaultInjection> Sim<P> {
             content_key,
             // Not for every seed: those of faults that were found long ago are to run as they did.
             step_bytes: if seed % 8 == 1 { [1, B, 3 * B, 16 * B][seed as usize / 8 % 4] } else { u64::MAX },
+            frames: FramesIn::Own,
         };
         let needed: u64 =
             disk_options.iter().map(|o: &DiskOptions| disk_bytes(&core_options, o.capacity_blocks, o)).sum();

@@ -4,7 +4,7 @@
 
 use super::operate::args::{
     AttachArgs, CheckArgs, DropCacheArgs, DuplicatesArgs, KsmArgs, RangesArgs, RecordArgs, ReloadArgs, ServeArgs,
-    SetArgs, SharesArgs, SsdArgs, StatusArgs, StopArgs, WhyArgs,
+    SetArgs, SharesArgs, SsdArgs, StatusArgs, StopArgs, UpgradeArgs, WhyArgs,
 };
 use super::operate::disks::{AttachDiskArgs, DetachDiskArgs};
 use super::operate::hot_sets::{HotSetArgs, WarmArgs};
@@ -121,6 +121,8 @@ pub enum Command {
     Warm(WarmArgs),
     /// Have the daemon read its configuration file again
     Reload(ReloadArgs),
+    /// Have a new process of the program serve, while guests stay connected
+    Upgrade(UpgradeArgs),
     /// Stop the daemon in an orderly way
     Stop(StopArgs),
     /// Show how much of this host's memory is held twice, by guest and by image

@@ -19,7 +19,7 @@ pub mod watch;
 use args::{Cli, Command};
 use clap::FromArgMatches;
 use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, mount, ranges, record, serve, shares, ssd};
-use operate::{status, volume_plugin};
+use operate::{status, upgrade, volume_plugin};
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -121,6 +121,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::HotSet(args) => hot_sets::hot_set(&args, out),
         Command::Warm(args) => hot_sets::warm(&args, out),
         Command::Reload(args) => control::reload(&args, out),
+        Command::Upgrade(args) => upgrade::run(&args, out),
         Command::Stop(args) => control::stop(&args, out),
         Command::Duplicates(args) => duplicates::run(&args, out),
         Command::Completions { shell } => manual::completions(shell, out),

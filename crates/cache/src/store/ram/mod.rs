@@ -18,7 +18,7 @@ mod pool;
 
 use crate::store::guests::Guests;
 use crate::store::tier::Tier;
-use crate::types::{DiskId, Shared};
+use crate::types::{DiskId, FramesIn, Shared};
 use places::Places;
 use pool::IoPool;
 use std::collections::VecDeque;
@@ -117,8 +117,12 @@ impl Store {
     ///
     /// # Errors
     /// What the arena says.
-    pub(crate) fn new(frames: usize, on: bool, seed: u64) -> io::Result<Self> {
-        let arena = Arena::new(frames)?;
+    pub(crate) fn new(frames: usize, within: &FramesIn, on: bool, seed: u64) -> io::Result<Self> {
+        let arena = match within {
+            FramesIn::Own => Arena::new(frames)?,
+            FramesIn::Shared => Arena::new_shared(frames)?,
+            FramesIn::Left(memory) => Arena::adopt(memory.clone(), frames)?,
+        };
         let n = if on { arena.reserved() } else { 0 };
         let mut pages = Vec::new();
         pages.reserve_exact(n);
@@ -219,6 +223,11 @@ impl Store {
         &self.arena
     }
 
+    /// The arena, for those who hand its memory over to another process, or go on with another's.
+    pub(crate) fn arena_mut(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
     /// Gives memory of unused frames back to the kernel, all but `keep` of them.
     pub(crate) fn trim(&mut self, keep: usize) {
         self.arena.trim(keep);
@@ -232,6 +241,17 @@ impl Store {
     /// The pool, for disks that borrow of it and give back.
     pub(crate) fn pool_mut(&mut self) -> &mut IoPool {
         &mut self.pool
+    }
+
+    /// Frame `n` as another process has left it, for a slot of a disk of `domain`: also if another slot of the domain has
+    /// it by now, as it had there. `None` if it cannot be had.
+    pub(crate) fn claim(&mut self, n: u32, domain: SharingDomain) -> Option<Held> {
+        if let Some(frame) = self.arena.claim(n) {
+            return Some(self.arena.share(frame));
+        }
+        let has = |p: &Page| p.slots > 0 && p.domain == domain && domain != ALONE;
+        let shared = self.pages.get(n as usize).is_some_and(has);
+        if shared && self.arena.is_claimed_from() { self.arena.again_number(n) } else { None }
     }
 
     // ---- slots ----

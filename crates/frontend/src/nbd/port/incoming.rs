@@ -7,7 +7,7 @@
 use super::super::inbox::{Received, rest};
 use super::super::rules::{RequestHeader, Verdict};
 use super::super::stream::Stream;
-use super::super::wire::{REQUEST_HEADER, errno};
+use super::super::wire::REQUEST_HEADER;
 use super::errors::words;
 use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task};
 use crate::buffers::Buffer;
@@ -77,10 +77,12 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
             self.stalled = true;
             return Some(Stop::Stalled);
         }
-        let mut verdict = self.rules.judge(h);
-        if self.state == State::Shutting && verdict != Verdict::Disconnect {
-            verdict = Verdict::Refuse(errno::ESHUTDOWN);
+        if self.state == State::Shutting {
+            // Not refused: a client that connects anew, to whoever serves the disk next, sends it again.
+            self.state = State::Draining;
+            return Some(Stop::Over);
         }
+        let verdict = self.rules.judge(h);
         let bytes = match verdict {
             Verdict::Read | Verdict::Write { .. } => h.len as usize,
             Verdict::Status { .. } => EXTENT_BYTES,

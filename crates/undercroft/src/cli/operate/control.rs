@@ -8,7 +8,7 @@ use crate::cli::{Failure, control_socket};
 use hyper::Method;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -185,9 +185,13 @@ pub fn stop(args: &StopArgs, out: &mut Out) -> Result<(), Failure> {
 
 /// The process that listens on a socket; `None` if it cannot be told, as from within another namespace.
 fn process_at(socket: &Path) -> Option<OwnedFd> {
+    pidfd_open(pid_at(socket)?, PidfdFlags::empty()).ok()
+}
+
+/// Its number.
+pub(super) fn pid_at(socket: &Path) -> Option<Pid> {
     let stream = UnixStream::connect(socket).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-    pidfd_open(peer.pid, PidfdFlags::empty()).ok()
+    rustix::net::sockopt::socket_peercred(&stream).ok().map(|peer| peer.pid)
 }
 
 /// Whether a process has ended. One that cannot be watched counts as ended: nobody would be told otherwise.

@@ -18,4 +18,5 @@ pub mod serve;
 pub mod shares;
 pub mod ssd;
 pub mod status;
+pub(crate) mod upgrade;
 pub(crate) mod volume_plugin;

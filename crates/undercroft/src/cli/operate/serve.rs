@@ -54,6 +54,7 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
         control_socket: args.control.control.as_ref().map(|p| machine.current_dir.join(p)),
         log_level: args.log_level,
         log_format: args.log_format,
+        take_over: args.take_over,
     };
     if let Some(file) = &args.config {
         if let Some(problem) = in_place_of_configuration(file) {

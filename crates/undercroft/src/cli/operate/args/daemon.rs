@@ -112,6 +112,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub log_level: Option<LogLevel>,
 
+    /// Take over from the daemon that is connected to the standard input, as `upgrade` has it
+    #[arg(long, hide = true)]
+    pub take_over: bool,
+
     /// How log lines look [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub log_format: Option<LogFormat>,
@@ -279,6 +283,27 @@ pub struct ReloadArgs {
     /// For programs: the JSON of the API
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft upgrade`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The daemon starts the program anew from where it was started, with the same arguments, so install the new version first.
+The new process makes ready while the old one serves; then requests under way are finished, the images change hands, and
+the new process serves: guests at vhost-user sockets stay connected and notice a pause, NBD clients have to connect anew.
+With `keep = true` in [store] what is cached stays, too. If anything fails before the new process serves, the old one goes
+on. Refused while a guest migrates, or a disk is a file.
+
+Examples:
+  dpkg -i undercroft_1.2_amd64.deb && undercroft upgrade
+")]
+pub struct UpgradeArgs {
+    /// How long to wait
+    #[arg(long, value_name = "TIME", default_value = "120s")]
+    pub timeout: Time,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,

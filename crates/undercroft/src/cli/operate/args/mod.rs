@@ -8,7 +8,9 @@ mod keys;
 mod memory;
 mod ssd;
 
-pub use daemon::{AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs};
+pub use daemon::{
+    AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs, UpgradeArgs,
+};
 pub use guests::{RangesArgs, RecordArgs};
 pub use memory::{DuplicatesArgs, KsmArgs, KsmCommand, SetArgs, SharesArgs, WhyArgs};
 pub use ssd::{SsdArgs, SsdCommand};

@@ -1,0 +1,21 @@
+//! A cached block as another process is told of it.
+//!
+//! Owns nothing. Invariant: a frame's number means something together with the memory of its core alone.
+
+use undercroft_engine::Tier;
+
+/// A cached block, and the number of its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The block.
+    pub block: u64,
+    /// Its frame in the memory of the core, or [`Kept::ZEROES`].
+    pub frame: u32,
+    /// Its tier.
+    pub tier: Tier,
+}
+
+impl Kept {
+    /// In place of a frame: a block of zeroes has none.
+    pub const ZEROES: u32 = u32::MAX;
+}

@@ -1,0 +1,80 @@
+//! The letters between two daemons, in their order: who serves what, ready to be told, what is left, ready to serve, and
+//! the word to begin.
+//!
+//! Owns their form. Invariant: a daemon of another form refuses the first one.
+
+use super::channel::{Channel, Letter};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// The form of these letters; another one is not understood.
+pub(crate) const FORM: u32 = 1;
+
+/// The first one, from whoever serves: what there is to take over. With the memory of each worker's cache, if it stays.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    pub(crate) form: u32,
+    /// The program's version.
+    pub(crate) version: String,
+    pub(crate) memory_bytes: u64,
+    pub(crate) workers: usize,
+    /// Names and sizes in bytes of the disks that are served.
+    pub(crate) disks: Vec<(String, u64)>,
+}
+
+/// The answer: it serves these disks, too, and is ready to be told what is left. Or why not.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Prepared {
+    pub(crate) refusal: Option<String>,
+}
+
+/// Nobody serves any more: what there is to go on with. The descriptors stand in the order of the fields. With the list
+/// of what is cached.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Left {
+    /// Where listeners listen.
+    pub(crate) listeners: Vec<String>,
+    pub(crate) sessions: Vec<LeftSession>,
+}
+
+/// The session of a front end. Its connection is the first of its descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LeftSession {
+    pub(crate) disk: String,
+    pub(crate) numbers: Vec<u64>,
+    pub(crate) descriptors: usize,
+}
+
+/// All is ready to begin.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) form: u32,
+}
+
+/// Begin: whoever served before does not any more, whatever happens.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    pub(crate) form: u32,
+}
+
+/// Sends one of the letters.
+pub(crate) fn send(
+    to: &Channel,
+    letter: &impl Serialize,
+    list: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    give_up: Instant,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(letter).map_err(io::Error::other)?;
+    to.send(&Letter { text, list, descriptors }, give_up)
+}
+
+/// Receives one, which must be the one that is its turn.
+pub(crate) fn receive<T: DeserializeOwned>(from: &Channel, give_up: Instant) -> io::Result<(T, Vec<u8>, Vec<OwnedFd>)> {
+    let Letter { text, list, descriptors } = from.receive(give_up)?;
+    let letter = serde_json::from_slice(&text).map_err(io::Error::other)?;
+    Ok((letter, list, descriptors))
+}

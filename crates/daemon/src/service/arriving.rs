@@ -1,0 +1,206 @@
+//! A process that takes over from another one: it makes ready while that one serves, goes on with what it leaves, and
+//! begins when it is told to.
+//!
+//! Owns the order on the side that comes. Never touches a request. Invariants: nobody's queues run before the other
+//! process has said that it serves no more; if anything that it served cannot be, this one ends, and the other goes on;
+//! what is cached is used only if the image is what it was when that was listed.
+
+use super::{ServedDisk, Service, ServiceError};
+use crate::handover::channel::Channel;
+use crate::handover::letters::{self, Begin, FORM, Left, Offer, Prepared, Ready};
+use crate::handover::snapshot::{FileState, KeptDisk, Snapshot};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use undercroft_config::ServePlan;
+use undercroft_frontend::socket::{forget_passed, keep_files, pass_listener};
+use undercroft_frontend::vhost::{Established, Starter};
+use undercroft_host::SharedMemory;
+
+/// How long the other process may take for its next letter.
+const WAIT: Duration = Duration::from_secs(120);
+
+/// What has come of another process, and what of it is not in use yet.
+pub(crate) struct Arrival {
+    /// `None` if that has ended.
+    channel: Option<Channel>,
+    /// What that process served.
+    disks: Vec<(String, u64)>,
+    snapshot: Option<Snapshot>,
+    /// Connections of front ends, and what establishes their sessions.
+    sessions: HashMap<String, (OwnedFd, Established)>,
+    starters: Vec<(Arc<ServedDisk>, Starter)>,
+    problem: Option<String>,
+}
+
+fn soon() -> Instant {
+    Instant::now() + WAIT
+}
+
+impl Service {
+    /// Makes ready to take over from the process at the other end of the standard input.
+    ///
+    /// # Errors
+    /// Nobody is there, or this process cannot serve what it serves.
+    pub(crate) fn arrive(plan: ServePlan) -> io::Result<(Arc<Self>, Arrival)> {
+        let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let channel = Channel::new(socket)?;
+        let (offer, _, memories): (Offer, _, _) = letters::receive(&channel, soon())?;
+        let refusal = refusal(&offer, &plan);
+        if refusal.is_none() {
+            let same = offer.memory_bytes == plan.store.memory_bytes
+                && offer.workers == plan.daemon.workers.max(1)
+                && offer.version == env!("CARGO_PKG_VERSION")
+                && memories.len() == offer.workers
+                && plan.store.keep;
+            let memories = if same { memories } else { Vec::new() };
+            let memories = memories.into_iter().map(SharedMemory::from_passed).collect::<io::Result<Vec<_>>>()?;
+            let service = Self::without_disks(plan, memories)?;
+            letters::send(&channel, &Prepared { refusal: None }, Vec::new(), Vec::new(), soon())?;
+            let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
+            let channel = Some(channel);
+            let mut arrival = Arrival { channel, disks, snapshot: None, sessions, starters, problem: None };
+            arrival.take(same, &service.plan())?;
+            return Ok((service, arrival));
+        }
+        letters::send(&channel, &Prepared { refusal: refusal.clone() }, Vec::new(), Vec::new(), soon())?;
+        Err(io::Error::other(refusal.unwrap_or_default()))
+    }
+}
+
+/// Why this process cannot take over what is offered.
+fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
+    if offer.form != FORM {
+        return Some("the two versions of the program do not understand each other: restart the daemon".into());
+    }
+    let missing = offer.disks.iter().find(|(name, _)| plan.find(name).is_none());
+    missing.map(|(name, _)| {
+        format!("disk \"{name}\" is served, but is not in the configuration: add it (`undercroft attach --keep`) or detach it")
+    })
+}
+
+/// What of a list is of images that are what they were when they were closed, as far as that can be told. Asked before
+/// they are opened, which may touch them.
+pub(super) fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
+    snapshot.disks.retain(|d| {
+        let is_same = |file| plan.find(&d.name).is_some_and(|p| Some(file) == FileState::of(&p.image.location));
+        let same = d.file.is_none_or(is_same);
+        if !same {
+            tracing::warn!(disk = d.name, "what was cached of it is not used: its image has changed meanwhile");
+        }
+        same
+    });
+    snapshot
+}
+
+impl Arrival {
+    /// Of a process that has ended, and has left what it cached to the service manager.
+    pub(super) fn from_manager(snapshot: Snapshot) -> Self {
+        let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
+        Self { channel: None, disks, snapshot: Some(snapshot), sessions, starters, problem: None }
+    }
+
+    /// Whether the other process is there, and goes on if this one does not.
+    pub(super) fn is_watched(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    fn other(&self) -> io::Result<&Channel> {
+        self.channel.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Takes what the other process leaves, which serves nobody any more.
+    fn take(&mut self, keeps: bool, plan: &ServePlan) -> io::Result<()> {
+        let (left, list, fds): (Left, _, _) = letters::receive(self.other()?, soon())?;
+        keep_files(true);
+        let mut fds = fds.into_iter();
+        let short = || io::Error::other("a descriptor is missing");
+        for place in left.listeners {
+            pass_listener(place, fds.next().ok_or_else(short)?);
+        }
+        for session in left.sessions {
+            let mut own: Vec<OwnedFd> = fds.by_ref().take(session.descriptors).collect();
+            if own.len() != session.descriptors || own.is_empty() {
+                return Err(short());
+            }
+            let connection = own.remove(0);
+            let established = Established::read(&session.numbers, own).map_err(io::Error::other)?;
+            self.sessions.insert(session.disk, (connection, established));
+        }
+        match Snapshot::decode(&list) {
+            Ok(snapshot) if keeps => self.snapshot = Some(unchanged(snapshot, plan)),
+            Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
+            Err(e) => tracing::warn!("what was cached is not used: {e}"),
+        }
+        Ok(())
+    }
+
+    /// Gives the disks, which nobody reaches yet, what was cached of them. All other memory is free then.
+    pub(super) fn restore(&mut self, service: &Service) {
+        let mut kept: HashMap<String, KeptDisk> =
+            self.snapshot.take().into_iter().flat_map(|s| s.disks).map(|d| (d.name.clone(), d)).collect();
+        for disk in service.disks() {
+            let Some(of) = kept.remove(&disk.info().name) else { continue };
+            if of.size_bytes != disk.info().geometry.size_bytes || of.worker != disk.worker_number() as u64 {
+                tracing::warn!(disk = of.name, "what was cached of it is not used: it is another disk now");
+            } else {
+                let (id, all) = (disk.id(), of.blocks.len());
+                let restored = disk.host().worker.wait_for(move |w| w.core().restore(id, &of.blocks)).unwrap_or(0);
+                tracing::info!(disk = disk.info().name, "{restored} of {all} blocks that were cached are");
+            }
+        }
+        for worker in &service.workers {
+            let _ = worker.wait_for(|w| w.core().settle_frames());
+        }
+    }
+
+    /// Has a disk that listens take over the front end that was connected to it.
+    pub(super) fn adopt(&mut self, disk: &Arc<ServedDisk>) {
+        let name = &disk.info().name;
+        let Some((connection, established)) = self.sessions.remove(name) else { return };
+        match disk.vhost().as_ref().map(|v| v.adopt(connection, established)) {
+            Some(Ok(starter)) => self.starters.push((disk.clone(), starter)),
+            Some(Err(e)) => self.problem = Some(format!("disk \"{name}\": its front end cannot be taken over: {e}")),
+            None => self.problem = Some(format!("disk \"{name}\" has no vhost-user socket any more")),
+        }
+    }
+
+    /// Opens the images and serves them, but for who is connected.
+    ///
+    /// # Errors
+    /// Something that was served cannot be.
+    pub(crate) fn serve(&mut self, service: &Arc<Service>) -> Result<(), Vec<ServiceError>> {
+        service.serve_on(self)?;
+        forget_passed();
+        let served = service.disks();
+        let is_served = |(name, size): &&(String, u64)| {
+            served.iter().any(|d| d.info().name == *name && d.info().geometry.size_bytes == *size)
+        };
+        if let Some((name, _)) = self.disks.iter().find(|d| !is_served(d)) {
+            self.problem = Some(format!("disk \"{name}\" cannot be served"));
+        }
+        Ok(())
+    }
+
+    /// Tells the other process that all is ready, and begins when that one says so.
+    ///
+    /// # Errors
+    /// Something that it served cannot be, or it says something else.
+    pub(crate) fn begin(mut self) -> io::Result<()> {
+        if let Some(problem) = self.problem.take() {
+            return Err(io::Error::other(problem));
+        }
+        letters::send(self.other()?, &Ready { form: FORM }, Vec::new(), Vec::new(), soon())?;
+        let (Begin { .. }, _, _) = letters::receive(self.other()?, soon())?;
+        keep_files(false);
+        for (disk, starter) in self.starters {
+            if let Some(vhost) = &*disk.vhost() {
+                vhost.begin(starter);
+            }
+        }
+        Ok(())
+    }
+}

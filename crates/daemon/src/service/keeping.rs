@@ -1,0 +1,102 @@
+//! An orderly restart by systemd: what is cached stays with the service manager between two processes, as memory and the
+//! list of what is in it.
+//!
+//! Owns the names under which it is kept. Never serves anything. Invariants: the list is used once: whoever reads it
+//! destroys it, so that a process that is started after a crash finds none; what is cached of an image is used only if
+//! that is a regular file that nobody has changed since.
+
+use super::Service;
+use super::arriving::{Arrival, unchanged};
+use super::leaving::Rest;
+use crate::handover::snapshot::Snapshot;
+use crate::systemd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use undercroft_config::ServePlan;
+use undercroft_host::{SharedMemory, inherited};
+
+/// The name of the list.
+const LIST: &str = "undercroft-list";
+/// Those of the workers' memories begin like this.
+const FRAMES: &str = "undercroft-frames-";
+
+impl Service {
+    /// Closes everything, and leaves what is cached to the service manager, for the next start. False if that is not
+    /// asked for or cannot be: then nothing has changed.
+    pub(super) fn leave_to_the_next_start(&self) -> bool {
+        if !self.plan().store.keep || !systemd::can_keep() {
+            return false;
+        }
+        let disks = self.disks();
+        if disks.iter().any(|d| !d.residence().is_open()) {
+            return false;
+        }
+        disks.iter().for_each(|d| d.end_file());
+        let mut rest = Rest::default();
+        if let Err(e) = self.come_to_rest(&mut rest) {
+            tracing::warn!("what is cached does not stay: {e}");
+            self.go_on(rest);
+            return false;
+        }
+        match self.keep(&rest.snapshot) {
+            Ok(blocks) => tracing::info!("left to the service manager: {blocks} cached blocks"),
+            Err(e) => tracing::warn!("what is cached does not stay: {e}"),
+        }
+        for d in rest.disks {
+            d.disk.vhost().take().into_iter().for_each(|server| server.leave());
+        }
+        true
+    }
+
+    fn keep(&self, snapshot: &Snapshot) -> io::Result<usize> {
+        let refused = || io::Error::other("the service manager takes nothing");
+        for (n, worker) in self.workers.iter().enumerate() {
+            let memory = worker.call(|w| w.core().frames_memory()).map_err(io::Error::other)?;
+            let memory = memory.ok_or_else(|| io::Error::other("it is in memory of this process alone"))?;
+            if !systemd::keep(&format!("{FRAMES}{n}"), memory.as_fd()) {
+                return Err(refused());
+            }
+        }
+        // Last: without it the rest is worth nothing.
+        let list = SharedMemory::with(&snapshot.encode())?;
+        if !systemd::keep(LIST, list.as_fd()) {
+            return Err(refused());
+        }
+        Ok(snapshot.disks.iter().map(|d| d.blocks.len()).sum())
+    }
+}
+
+/// What the last process has left to the service manager, if it can be used: the memories of the workers, in order, and
+/// what is in them. Nothing of it is left there.
+pub(super) fn found(plan: &ServePlan) -> Option<(Vec<SharedMemory>, Arrival)> {
+    let mut kept = inherited();
+    kept.iter().for_each(|(name, _)| systemd::keep_no_more(name));
+    let at = kept.iter().position(|(name, _)| name == LIST)?;
+    let (_, list) = kept.swap_remove(at);
+    match used(list, kept, plan) {
+        Ok(found) => Some(found),
+        Err(e) => {
+            tracing::warn!("what was cached before the restart is not used: {e}");
+            None
+        }
+    }
+}
+
+fn used(list: OwnedFd, mut kept: Vec<(String, OwnedFd)>, plan: &ServePlan) -> io::Result<(Vec<SharedMemory>, Arrival)> {
+    // Taken first, so that it is used once whatever comes of it.
+    let bytes = SharedMemory::from_passed(list)?.take()?;
+    let mut snapshot = Snapshot::decode(&bytes).map_err(io::Error::other)?;
+    let workers = plan.daemon.workers.max(1);
+    if !plan.store.keep || snapshot.memory_bytes != plan.store.memory_bytes || snapshot.workers != workers as u64 {
+        return Err(io::Error::other("the store is another now"));
+    }
+    let mut memories = Vec::new();
+    for n in 0..workers {
+        let name = format!("{FRAMES}{n}");
+        let at = kept.iter().position(|(of, _)| *of == name).ok_or_else(|| io::Error::other("a part is missing"))?;
+        memories.push(SharedMemory::from_passed(kept.swap_remove(at).1)?);
+    }
+    // Of what is no regular file nobody can say whether it was changed.
+    snapshot.disks.retain(|d| d.file.is_some());
+    Ok((memories, Arrival::from_manager(unchanged(snapshot, plan))))
+}
