@@ -195,6 +195,11 @@ impl Service {
         }
     }
 
+    /// Whether an SSD store is in service.
+    pub(super) fn has_ssd(&self) -> bool {
+        self.ssd.lock().open.is_ok()
+    }
+
     /// The SSD store; nothing if none is configured.
     pub(super) fn ssd_status(&self, plan: &ServePlan) -> Option<SsdStatus> {
         plan.ssd.is_wanted().then(|| {
