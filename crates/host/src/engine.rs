@@ -147,7 +147,8 @@ impl<T: Send + 'static> AsFd for Engine<T> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::frame::{Arena, FRAME_BYTES, IoBuf};
+    use crate::frame::{Arena, FRAME_BYTES};
+    use crate::io_buf::IoBuf;
     use crate::operation::Region;
     use rustix::io::Errno;
     use std::fs::File;

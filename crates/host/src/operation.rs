@@ -2,7 +2,7 @@
 //!
 //! Owns the vocabulary of file operations. Never carries one out: `ring` and `pool` do.
 
-use crate::frame::IoBuf;
+use crate::io_buf::IoBuf;
 use rustix::io::Errno;
 
 /// What an operation does.

@@ -4,7 +4,7 @@
 //! its frames, so a thread that hangs in a call touches no memory of anybody else's.
 
 use crate::file::{self, OpenFile};
-use crate::frame::IoBuf;
+use crate::io_buf::IoBuf;
 use crate::operation::{Action, FileDone, FileOp, Region};
 use crate::ring::check;
 use crate::thread_pool::{ThreadPool, Work};

@@ -5,7 +5,8 @@
 //! completion for that entry has been taken, and is leaked if the ring is dropped before.
 
 use crate::file::OpenFile;
-use crate::frame::{FRAME_BYTES, IoBuf};
+use crate::frame::FRAME_BYTES;
+use crate::io_buf::IoBuf;
 use crate::operation::{Action, FileDone, FileOp};
 use crate::wait::now_ns;
 use io_uring::{IoUring, Probe, opcode, squeue, types};

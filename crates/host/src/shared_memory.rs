@@ -72,8 +72,8 @@ impl SharedMemory {
         Ok(bytes)
     }
 
-    /// Bytes.
-    pub fn len(&self) -> usize {
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> usize {
         self.len
     }
 

@@ -20,9 +20,9 @@ pub fn run(args: &UpgradeArgs, out: &mut Out) -> Result<(), Failure> {
     let before = pid_at(&socket);
     let end = Instant::now() + args.timeout.duration();
     // There is an answer only if it fails; else the process that was asked ends.
-    match client::request(&socket, Method::POST, "/v1/upgrade", None) {
-        Err(e @ (ClientError::Refused(_) | ClientError::NoDaemon { .. })) => return Err(e.into()),
-        Ok(_) | Err(_) => {}
+    let asked = client::request(&socket, Method::POST, "/v1/upgrade", None);
+    if let Err(e @ (ClientError::Refused(_) | ClientError::NoDaemon { .. })) = asked {
+        return Err(e.into());
     }
     loop {
         let now = pid_at(&socket);
