@@ -68,7 +68,7 @@ def write(daemon, at: int, byte: int) -> None:
 
 
 def test_blocks_outlive_an_orderly_stop(daemon):
-    """What was in the store is found again by the next daemon, and read from there; the bytes are those of the image."""
+    """What was in the store is found again by the next daemon and read from there; the bytes are the image's."""
     daemon.start()
     kept = fill(daemon)
     daemon.stop()
@@ -82,7 +82,7 @@ def test_blocks_outlive_an_orderly_stop(daemon):
 
 
 def test_blocks_of_a_changed_image_are_dropped(daemon):
-    """An image that somebody writes to while there is no daemon, though its time is put back; or that is another file."""
+    """An image that is written to while there is no daemon, though its time is put back; or is another file."""
     for change in ("write", "write and set the time back", "restore a copy"):
         daemon.start()
         fill(daemon)

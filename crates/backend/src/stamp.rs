@@ -3,13 +3,14 @@
 //!
 //! Owns the open files and what is asked of them. Never reads a guest's data. Invariants: two stamps that are equal, of
 //! which the first had settled, mean that no byte of the image was written in between by a call of this kernel, unless
-//! its clock was set back to the very nanosecond; where that does not hold, there is no stamp. What goes past the kernel's
-//! clock of the file is not seen: a file system that lost the time of a change in a power failure, or was put back
-//! bit by bit with all its times.
+//! its clock was set back to the very nanosecond; where that does not hold, there is no stamp. What goes past the
+//! kernel's clock of the file is not seen: a file system that lost the time of a change in a power failure, or was put
+//! back bit by bit with all its times.
 //!
-//! A stamp has two parts. Which image: device, inode and its generation, of each file of the chain, and in which formats
-//! they are read. In which state: size, times of the last change of the content and of the inode, and a sum over the header
-//! of a qcow2 file. `touch -d` sets the first time back, but not the second, which the kernel sets by itself.
+//! A stamp has two parts. Which image: device, inode and its generation, of each file of the chain, and in which
+//! formats they are read. In which state: size, times of the last change of the content and of the inode, and a sum
+//! over the header of a qcow2 file. `touch -d` sets the first time back, but not the second, which the kernel sets by
+//! itself.
 
 use super::detect;
 use rustix::fs::{StatFs, fstat, fstatfs};

@@ -1,7 +1,7 @@
 //! `[ssd]`: files and devices beside the RAM store that hold clean blocks too, checked and filled in.
 //!
-//! Owns its rules. Never opens one of them: the daemon does when it starts. Invariant: no path of it is named twice or is
-//! the image of a disk, and its segments are of a size that the store can have.
+//! Owns its rules. Never opens one of them: the daemon does when it starts. Invariant: no path of it is named twice or
+//! is the image of a disk, and its segments are of a size that the store can have.
 
 use super::checks::{Checker, clip};
 use super::fields::{Field, field, size_or};

@@ -37,8 +37,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Opens what is at `path`, and makes a file if there is nothing. `size_bytes` are those of a file, and at most those
-    /// of a device.
+    /// Opens what is at `path`, and makes a file if there is nothing. `size_bytes` are those of a file, and at most
+    /// those of a device.
     pub(super) fn open(path: &Path, size_bytes: Option<u64>) -> Result<Self, SsdError> {
         let made = make(path)?;
         let mut opened = Self::open_there(path, size_bytes);
@@ -164,8 +164,8 @@ fn make(path: &Path) -> Result<bool, SsdError> {
     }
 }
 
-/// Opens a device as its only user but for those who do not ask: a device that is mounted, swapped to or part of another
-/// is refused, and none becomes so as long as this is open.
+/// Opens a device as its only user but for those who do not ask: a device that is mounted, swapped to or part of
+/// another is refused, and none becomes so as long as this is open.
 fn hold(path: &Path) -> Result<OwnedFd, SsdError> {
     rustix::fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()).map_err(|e| match e {
         Errno::BUSY => SsdError::InUse {

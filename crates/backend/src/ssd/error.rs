@@ -34,8 +34,8 @@ pub enum SsdError {
     },
     /// Something is on it that is not ours.
     #[error(
-        "{path}: it holds something that is no SSD store of Undercroft ({what}), and is not written over; name another, \
-         or, if nothing on it is needed, {remedy}"
+        "{path}: it holds something that is no SSD store of Undercroft ({what}), and is not written over; name \
+         another, or, if nothing on it is needed, {remedy}"
     )]
     Foreign {
         /// As configured.
@@ -47,7 +47,8 @@ pub enum SsdError {
     },
     /// A store that is not the one that is configured.
     #[error(
-        "{path}: its SSD store does not fit: {why}; set `format = true` in [ssd] to make the store anew, or put back what was"
+        "{path}: its SSD store does not fit: {why}; set `format = true` in [ssd] to make the store anew, or put \
+         back what was"
     )]
     Misfit {
         /// As configured.
@@ -56,7 +57,10 @@ pub enum SsdError {
         why: String,
     },
     /// No room in the file system.
-    #[error("{path}: No space for {} on its file system; make room, or make `size` in [ssd] smaller", human_size(*bytes))]
+    #[error(
+        "{path}: No space for {} on its file system; make room, or make `size` in [ssd] smaller",
+        human_size(*bytes)
+    )]
     NoSpace {
         /// As configured.
         path: String,
@@ -65,8 +69,8 @@ pub enum SsdError {
     },
     /// The device, or what each worker would have of it, is too small.
     #[error(
-        "{path}: {} are too few for {workers} workers and segments of {}; give it at least {}, or have fewer workers or \
-         smaller segments", human_size(*bytes), human_size(*segment_bytes), human_size(*least_bytes)
+        "{path}: {} are too few for {workers} workers and segments of {}; give it at least {}, or have fewer \
+         workers or smaller segments", human_size(*bytes), human_size(*segment_bytes), human_size(*least_bytes)
     )]
     TooSmall {
         /// As configured.

@@ -1,7 +1,7 @@
 //! How a file or device of the SSD store is cut: a header, then one region for each worker.
 //!
-//! Owns the arithmetic. Never looks at a device. Invariant: regions begin on multiples of a segment, do not overlap, and
-//! end within the bytes that are used.
+//! Owns the arithmetic. Never looks at a device. Invariant: regions begin on multiples of a segment, do not overlap,
+//! and end within the bytes that are used.
 
 /// Segments of a region at least, so that there is something to choose from.
 pub const REGION_SEGMENTS_MIN: u64 = 8;

@@ -1,8 +1,8 @@
 //! The files and block devices of the SSD store: opened, locked, checked and cut into one region for each worker.
 //!
-//! Owns them as long as the store is in service. Never knows what is in a region: the store does. Invariants: all of them
-//! belong to one store, made at one time for as many workers as there are; nothing that holds something else is written
-//! to; a store that does not fit is written over only if the configuration allows it.
+//! Owns them as long as the store is in service. Never knows what is in a region: the store does. Invariants: all of
+//! them belong to one store, made at one time for as many workers as there are; nothing that holds something else is
+//! written to; a store that does not fit is written over only if the configuration allows it.
 
 mod device;
 mod error;
@@ -44,8 +44,8 @@ pub struct SsdDeviceInfo {
 }
 
 impl SsdDevices {
-    /// Opens what the plan names for so many `workers`, and makes a store of it if it holds nothing, or another one that
-    /// may be written over.
+    /// Opens what the plan names for so many `workers`, and makes a store of it if it holds nothing, or another one
+    /// that may be written over.
     ///
     /// # Errors
     /// See [`SsdError`]: nothing has been written then, but for a new store that was made in part.
@@ -83,11 +83,11 @@ impl SsdDevices {
             }
         }
         let is_new = devices.iter().all(|(device, _)| device.start == Start::Empty);
-        let found = if is_new { Err("there was none".to_owned()) } else { fit(devices) };
-        match found {
-            Ok(id) => Ok((id, None)),
-            Err(why) if is_new || plan.format => Ok((format(devices)?, Some(why))),
-            Err(why) => {
+        match fit(devices) {
+            Fit::Store(id) => Ok((id, None)),
+            Fit::None(_) if is_new => Ok((format(devices)?, Some("there was none".to_owned()))),
+            Fit::None(why) if plan.format => Ok((format(devices)?, Some(why))),
+            Fit::None(why) => {
                 let path = plan.paths.first().map_or(Path::new(""), |p| p).display().to_string();
                 Err(SsdError::Misfit { path, why })
             }
@@ -128,26 +128,35 @@ impl SsdDevices {
     }
 }
 
-/// The number of the store that is on all of them, or why that is not the one that is wanted.
-fn fit(devices: &[(Device, Layout)]) -> Result<SetId, String> {
+/// What is on all devices together.
+enum Fit {
+    /// The store that is wanted.
+    Store(SetId),
+    /// Not that; why.
+    None(String),
+}
+
+/// Whether the store that is wanted is on all of them.
+fn fit(devices: &[(Device, Layout)]) -> Fit {
     let mut known: Option<SetId> = None;
     for (device, wanted) in devices {
+        let path = device.path.display();
         let found = match &device.start {
             Start::Header(header) => header,
-            Start::Other(why) => return Err(format!("{}: {why}", device.path.display())),
-            _ => return Err(format!("{} holds none, and others do", device.path.display())),
+            Start::Other(why) => return Fit::None(format!("{path}: {why}")),
+            _ => return Fit::None(format!("{path} holds none, and others do")),
         };
         if let Some(why) = wanted.misfit(&found.layout) {
-            return Err(format!("{}: {why}", device.path.display()));
+            return Fit::None(format!("{path}: {why}"));
         }
         if !device.has(wanted) {
-            return Err(format!("{} was cut off", device.path.display()));
+            return Fit::None(format!("{path} was cut off"));
         }
         if *known.get_or_insert(found.id) != found.id {
-            return Err(format!("{} belongs to another store than the first", device.path.display()));
+            return Fit::None(format!("{path} belongs to another store than the first"));
         }
     }
-    known.ok_or_else(|| "there is none".to_owned())
+    known.map_or_else(|| Fit::None("there is none".to_owned()), Fit::Store)
 }
 
 /// Makes a store of all of them.

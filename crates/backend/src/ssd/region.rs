@@ -1,8 +1,8 @@
 //! What one worker has of one file or device of the SSD store.
 //!
 //! Owns the way from bytes of the region to bytes of the device. Never touches a byte outside of its region, and knows
-//! nothing of what is in it. Two ways lead there: calls that wait, for the time before anything is served, and a back end
-//! for the worker. Invariant: every operation that a back end takes comes back once, with its buffer.
+//! nothing of what is in it. Two ways lead there: calls that wait, for the time before anything is served, and a back
+//! end for the worker. Invariant: every operation that a back end takes comes back once, with its buffer.
 
 use crate::failures::{FailureLog, io_error};
 use crate::{Backend, Geometry};

@@ -111,9 +111,9 @@ pub const SSD: Section = Section {
             "`false`",
             "",
             Restart,
-            "Whether an SSD store of Undercroft that does not fit is made anew, with what it holds lost: one of another \
-             version, size, segment or number of workers. Otherwise such a store stays as it is, out of service. Never \
-             makes anything out of a file or device that holds something else."
+            "Whether an SSD store of Undercroft that does not fit is made anew, with what it holds lost: one of \
+             another version, size, segment or number of workers. Otherwise such a store stays as it is, out of \
+             service. Never makes anything out of a file or device that holds something else."
         ),
     ],
 };

@@ -19,7 +19,8 @@ fn a_store_is_there_if_asked_for_with_the_defaults_filled_in() {
     assert_eq!((plan.ssd.size_bytes, plan.ssd.segment_bytes), (Some(GIB), 2 * MIB));
     assert_eq!((plan.ssd.writes_per_day_bytes, plan.ssd.admit, plan.ssd.format), (None, SsdAdmission::Second, false));
     let plan = place.good(&format!(
-        "[ssd]\npaths = [\"ssd0\"]\nsize = \"64MiB\"\nsegment = \"256KiB\"\nwrites_per_day = \"2TiB\"\nadmit = \"all\"\n\
+        "[ssd]\npaths = [\"ssd0\"]\nsize = \"64MiB\"\nsegment = \"256KiB\"\nwrites_per_day = \"2TiB\"\nadmit = \
+         \"all\"\n\
          format = true\n{DISK}"
     ));
     assert_eq!((plan.ssd.segment_bytes, plan.ssd.writes_per_day_bytes), (256 << 10, Some(2 << 40)));
@@ -32,8 +33,8 @@ fn every_mistake_is_named_with_its_remedy() {
     let place = Place::new();
     fs::create_dir(place.at("dir")).unwrap();
     let said = place.bad(&format!(
-        "[ssd]\npaths = [\"ssd0\", \"ssd0\", \"dir\", \"no/ssd\"]\nsize = \"1MiB\"\nsegment = \"3MiB\"\nwrites_per_day = \
-         \"1MiB\"\nadmit = \"secnd\"\nformat = \"yes\"\n{DISK}"
+        "[ssd]\npaths = [\"ssd0\", \"ssd0\", \"dir\", \"no/ssd\"]\nsize = \"1MiB\"\nsegment = \"3MiB\"\n\
+         writes_per_day = \"1MiB\"\nadmit = \"secnd\"\nformat = \"yes\"\n{DISK}"
     ));
     for needle in [
         ":2: error: ssd: paths names ssd0 twice; name each file and device once",
@@ -74,7 +75,8 @@ fn no_file_of_the_store_belongs_to_an_image() {
     assert!(refused.contains("belongs to the image of disk \"b\""), "{refused}");
 }
 
-/// With an SSD store there are three choices; each can be set live. Whatever is said of the store itself takes a restart.
+/// With an SSD store there are three choices; each can be set live. Whatever is said of the store itself takes a
+/// restart.
 #[test]
 fn stores_of_nodes_are_chosen_and_the_store_itself_takes_a_restart() {
     let place = Place::new();
@@ -105,7 +107,8 @@ fn a_disk_on_ssds_alone_has_of_ram_what_serving_takes() {
     let text = |vm: &str, a: &str| {
         let disks = disk("a", "a.raw", a) + &disk("b", "b.raw", "store = \"both\"");
         format!(
-            "[store]\nmemory = \"1GiB\"\n[ssd]\npaths = [\"ssd0\"]\nsize = \"1GiB\"\n[[vm]]\nname = \"web\"\n{vm}\n{disks}"
+            "[store]\nmemory = \"1GiB\"\n[ssd]\npaths = [\"ssd0\"]\nsize = \"1GiB\"\n[[vm]]\nname = \
+             \"web\"\n{vm}\n{disks}"
         )
     };
     let share = |plan: &undercroft_config::ServePlan, name: &str| plan.find(name).unwrap().share_bytes;

@@ -22,8 +22,8 @@ pub(super) async fn get_ssd(State(d): State<Shared>) -> Answer<SsdStatus> {
     call(d, |d| d.ssd()).await.map(Json).map_err(Refused)
 }
 
-/// Takes the SSD store into service or out of it. Out of it, its files and devices are closed, and what they hold is given
-/// up; disks are served from RAM and their images alone.
+/// Takes the SSD store into service or out of it. Out of it, its files and devices are closed, and what they hold is
+/// given up; disks are served from RAM and their images alone.
 #[utoipa::path(patch, path = "/v1/ssd", request_body = SsdChangeBody, responses(
     (status = 200, body = SsdStatus),
     (status = 400, body = ErrorBody),

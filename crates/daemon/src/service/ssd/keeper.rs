@@ -1,7 +1,8 @@
 //! Beside the workers: who may have how much of the SSD store, which disks are at rest, and stores that are void.
 //!
-//! Owns a thread. Never holds a worker up: it asks between turns, and reads files here. Invariant: a stamp that a store is
-//! given is that of an image of which no change was under way from before the stamp was taken until the store had it.
+//! Owns a thread. Never holds a worker up: it asks between turns, and reads files here. Invariant: a stamp that a store
+//! is given is that of an image of which no change was under way from before the stamp was taken until the store had
+//! it.
 
 use super::super::locks::Held;
 use super::super::{ServedDisk, Service};
@@ -221,8 +222,8 @@ impl Service {
         });
     }
 
-    /// A disk has gone, and its image is closed but for `files`: what the store has of it is written down, if it can be;
-    /// while the daemon stops, all at once at the end.
+    /// A disk has gone, and its image is closed but for `files`: what the store has of it is written down, if it can
+    /// be; while the daemon stops, all at once at the end.
     pub(in super::super) fn leave_ssd(&self, gone: &Gone) {
         let Gone { worker, life, .. } = *gone;
         let worker = &self.workers[worker];

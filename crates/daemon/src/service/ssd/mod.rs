@@ -12,7 +12,7 @@ pub(super) use keeper::{Gone, begin};
 
 use super::locks::{Ordered, Rank};
 use super::{ServedDisk, Service};
-use crate::worker::{Device, WorkerHandle};
+use crate::worker::{self, Device, WorkerHandle};
 use keeper::{identity_of, stamp_of};
 use recovery::WorkerStore;
 use std::sync::Arc;
@@ -36,13 +36,59 @@ const CLOSE_STEP: Duration = Duration::from_millis(5);
 
 /// Files and devices that are open, or why they are not.
 pub(super) struct SsdState {
-    open: Result<OpenDevices, String>,
+    open: Opening,
     /// Stores of this daemon, past ones too, that are not to be believed any more.
     void: VoidNames,
     /// What disks counted that are gone.
     gone: SsdCounters,
     /// Disks that have gone while the daemon stops: by worker, what the store has of each, and how its image is.
     leaving: Vec<(usize, OwnerId, Stamp)>,
+}
+
+/// Whether they are open.
+enum Opening {
+    Open(OpenDevices),
+    /// They are not; why.
+    Closed(String),
+}
+
+impl Opening {
+    fn devices(&self) -> Option<&OpenDevices> {
+        match self {
+            Self::Open(devices) => Some(devices),
+            Self::Closed(_) => None,
+        }
+    }
+
+    fn why_closed(&self) -> Option<String> {
+        match self {
+            Self::Open(_) => None,
+            Self::Closed(why) => Some(why.clone()),
+        }
+    }
+}
+
+/// Why the store is not taken into service, or out of it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SwitchError {
+    /// A file or device.
+    #[error(transparent)]
+    Device(#[from] SsdError),
+    /// A worker does not answer.
+    #[error(transparent)]
+    Worker(#[from] worker::Gone),
+    /// A worker cannot use its devices.
+    #[error(transparent)]
+    Attach(#[from] worker::AddDiskError),
+    /// A worker cannot use them again.
+    #[error("a worker cannot use its part: {0}")]
+    Return(std::io::Error),
+    /// The record of what is void.
+    #[error("it cannot be recorded that its content is void: {0}")]
+    Record(std::io::Error),
+    /// Operations do not end.
+    #[error("operations of worker {0} on it are still under way")]
+    Busy(usize),
 }
 
 /// Open files and devices.
@@ -58,21 +104,21 @@ struct OpenDevices {
 pub(super) type Stores = Vec<(Ssd, Vec<Device>)>;
 
 impl SsdState {
-    /// Opens what the plan names, and takes over what is there: a store for each worker. What cannot be had is said, and
-    /// the daemon serves without.
+    /// Opens what the plan names, and takes over what is there: a store for each worker. What cannot be had is said,
+    /// and the daemon serves without.
     pub(super) fn begin(plan: &ServePlan) -> (Ordered<Self>, Stores) {
         let void = VoidNames::load(&plan.daemon.runtime_dir);
         let mut stores = Vec::new();
         let open = match plan.ssd.is_wanted().then(|| open(plan, &void)) {
-            None => Err(NOT_CONFIGURED.to_owned()),
+            None => Opening::Closed(NOT_CONFIGURED.to_owned()),
             Some(Ok((open, found))) => {
                 let workers = found.len();
                 stores.extend(found.into_iter().map(|store| store.into_ssd(&plan.ssd, workers)));
-                Ok(open)
+                Opening::Open(open)
             }
             Some(Err(e)) => {
                 tracing::error!("the SSD store is out of service, and disks are served without it: {e}");
-                Err(e.to_string())
+                Opening::Closed(e.to_string())
             }
         };
         let state = Self { open, void, gone: SsdCounters::default(), leaving: Vec::new() };
@@ -96,10 +142,10 @@ impl SsdState {
             });
             devices.collect()
         };
-        let open = self.open.as_ref().ok();
+        let open = self.open.devices();
         SsdStatus {
             in_service: open.is_some(),
-            reason: self.open.as_ref().err().cloned(),
+            reason: self.open.why_closed(),
             made: open.and_then(|o| o.devices.made()).map(str::to_owned),
             devices: open.map_or_else(|| closed.collect(), opened),
             admit: plan.admit.name().to_owned(),
@@ -154,28 +200,26 @@ fn known(files: Option<&ImageFiles>, size_bytes: u64) -> Option<Known> {
 }
 
 /// Gives each worker its part of the store, before it has a disk.
-pub(super) fn give(workers: &[Arc<WorkerHandle>], stores: Stores) -> Result<(), String> {
+pub(super) fn give(workers: &[Arc<WorkerHandle>], stores: Stores) -> Result<(), SwitchError> {
     for (worker, (ssd, devices)) in workers.iter().zip(stores) {
-        let given = worker.call(move |w| w.set_ssd(ssd, devices));
-        given.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        worker.call(move |w| w.set_ssd(ssd, devices))??;
     }
     Ok(())
 }
 
 /// Gives a worker its part of the store while it serves disks.
-fn give_again(worker: &Arc<WorkerHandle>, store: WorkerStore, plan: &ServePlan) -> Result<(), String> {
-    if worker.call(|w| w.core().ssd().is_none()).map_err(|e| e.to_string())? {
+fn give_again(worker: &Arc<WorkerHandle>, store: WorkerStore, plan: &ServePlan) -> Result<(), SwitchError> {
+    if worker.call(|w| w.core().ssd().is_none())? {
         // It could not be had when the daemon started.
         return give(std::slice::from_ref(worker), vec![store.into_ssd(&plan.ssd, plan.daemon.workers)]);
     }
     let (regions, devices) = (store.regions, store.devices);
-    let returned = worker.call(move |w| w.return_ssd(regions, devices)).map_err(|e| e.to_string())?;
-    returned.map_err(|e| e.to_string())
+    worker.call(move |w| w.return_ssd(regions, devices))?.map_err(SwitchError::Return)
 }
 
 impl Service {
-    /// From now on, blocks of the disk may be in the store; if it `comes` just now, those that are there, too. Of one that
-    /// was served without the store, these may be what was there before it was changed.
+    /// From now on, blocks of the disk may be in the store; if it `comes` just now, those that are there, too. Of one
+    /// that was served without the store, these may be what was there before it was changed.
     pub(super) fn use_ssd(&self, disk: &ServedDisk, comes: bool) {
         let (id, name) = (disk.id(), &disk.info().name);
         let Some(mut known) = known(disk.files().as_ref(), disk.info().geometry.size_bytes) else { return };
@@ -236,16 +280,16 @@ impl Service {
         if self.wanted_ssd()?.in_service != in_service {
             let switched = if in_service { self.start_ssd() } else { self.stop_ssd() };
             let remedy = "see to what it says, then try it again";
-            switched.map_err(|e| ControlError::new(ControlErrorKind::Failed, e, remedy))?;
+            switched.map_err(|e| ControlError::new(ControlErrorKind::Failed, e.to_string(), remedy))?;
         }
         self.wanted_ssd()
     }
 
-    fn start_ssd(&self) -> Result<(), String> {
+    fn start_ssd(&self) -> Result<(), SwitchError> {
         let plan = self.plan();
         let mut state = self.ssd.lock();
-        let (opened, stores) = open(&plan, &state.void).map_err(|e| e.to_string())?;
-        let given: Result<Vec<()>, String> =
+        let (opened, stores) = open(&plan, &state.void)?;
+        let given: Result<Vec<()>, SwitchError> =
             self.workers.iter().zip(stores).map(|(worker, store)| give_again(worker, store, &plan)).collect();
         if let Err(e) = given {
             // Those that have theirs give it up again: it is all of them or none.
@@ -253,7 +297,7 @@ impl Service {
             let _ = state.void.add(opened.names);
             return Err(e);
         }
-        state.open = Ok(opened);
+        state.open = Opening::Open(opened);
         drop(state);
         // Those that came while there was none.
         for disk in self.disks() {
@@ -266,20 +310,20 @@ impl Service {
     }
 
     /// What is on the devices is void from now on: disks go on changing.
-    fn stop_ssd(&self) -> Result<(), String> {
+    fn stop_ssd(&self) -> Result<(), SwitchError> {
         let mut state = self.ssd.lock();
-        let names = state.open.as_ref().map(|open| open.names.clone()).unwrap_or_default();
-        state.void.add(names).map_err(|e| format!("it cannot be recorded that its content is void: {e}"))?;
+        let names = state.open.devices().map(|open| open.names.clone()).unwrap_or_default();
+        state.void.add(names).map_err(SwitchError::Record)?;
         let until = Instant::now() + CLOSE_WAIT;
         for (n, worker) in self.workers.iter().enumerate() {
-            while !worker.call(|w| w.leave_ssd()).map_err(|e| e.to_string())? {
+            while !worker.call(|w| w.leave_ssd())? {
                 if Instant::now() >= until {
-                    return Err(format!("operations of worker {n} on it are still under way"));
+                    return Err(SwitchError::Busy(n));
                 }
                 std::thread::sleep(CLOSE_STEP);
             }
         }
-        state.open = Err("an operator took it out of service".to_owned());
+        state.open = Opening::Closed("an operator took it out of service".to_owned());
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The start of the SSD store: the regions of each worker are taken over, or made anew.
 //!
-//! Owns what may be made anew. Never judges what is in a region: the store does. Invariant: what another version or size
-//! of the store made is written over only if the configuration allows it.
+//! Owns what may be made anew. Never judges what is in a region: the store does. Invariant: what another version or
+//! size of the store made is written over only if the configuration allows it.
 
 use super::void::VoidNames;
 use crate::worker::Device;
