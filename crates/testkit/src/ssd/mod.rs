@@ -126,6 +126,8 @@ struct Run<F: FaultInjection> {
     now: u64,
     segment_bytes: u32,
     has_faults: bool,
+    /// Its faults damage what was written.
+    may_corrupt: bool,
     boot: u8,
     devices: Vec<SimSsd>,
     /// Names of stores that are recorded as void.
@@ -189,6 +191,7 @@ impl<F: FaultInjection> Run<F> {
             now: 0,
             segment_bytes,
             has_faults: kind > 0,
+            may_corrupt: (2..=4).contains(&kind),
             boot: 1,
             devices,
             void: BTreeSet::new(),

@@ -124,7 +124,7 @@ impl<F: FaultInjection> Run<F> {
             Verified::Gone => self.outcome.gone += 1,
             Verified::Corrupt => {
                 self.outcome.corrupt += 1;
-                if !self.has_faults {
+                if !self.may_corrupt {
                     self.fail(format!("block {block} of image {image} is corrupt on a device without faults"));
                 }
             }
@@ -214,7 +214,7 @@ impl<F: FaultInjection> Run<F> {
 
     /// No block is held that nobody holds.
     fn check_held(&mut self) {
-        if self.step % 8 == 0
+        if self.step.is_multiple_of(8)
             && let Some(wrong) = self.ssd.as_ref().and_then(Ssd::wrong)
         {
             self.fail(wrong);
@@ -269,11 +269,30 @@ impl<F: FaultInjection> Run<F> {
         if is_changing && said == Quiet::Begun {
             self.fail("an owner is called quiet while it is changed".into());
         }
-        // A change that comes while it is written down.
-        if said == Quiet::Begun && self.rng.one_in(3) {
-            self.pump();
-            self.change_some(image, owner);
-            self.execute_changes(image, owner);
+        match self.rng.below(4) {
+            // A change that comes while it is written down, and perhaps the end soon after.
+            0 if said == Quiet::Begun => {
+                let turns = self.rng.between(1, 8);
+                (0..turns).for_each(|_| self.pump());
+                self.change_and_end(image, owner);
+            }
+            // All of it is written down before the end.
+            1 if said == Quiet::Begun && self.restarts_in < 50 => {
+                (0..30).for_each(|_| self.pump());
+                self.restart();
+            }
+            _ => {}
+        }
+    }
+
+    /// A change, and in half of the cases the end of the program before much else.
+    fn change_and_end(&mut self, image: usize, owner: OwnerId) {
+        self.change_some(image, owner);
+        self.execute_changes(image, owner);
+        if self.rng.one_in(2) && self.restarts_in < 100 {
+            (0..10).for_each(|_| self.pump());
+            self.take_released();
+            self.restart();
         }
     }
 
@@ -320,10 +339,17 @@ impl<F: FaultInjection> Run<F> {
         let faults = self.devices[n].faults;
         if faults.rot > 0 {
             (0..self.rng.between(1, 3)).for_each(|_| self.devices[n].rot());
+            if self.rng.one_in(2) {
+                return self.restart();
+            }
         }
         if faults.vanishes > 0 && self.rng.one_in(4) {
             self.devices[n].is_gone = true;
             self.devices[n].failed += 1;
+            (0..5).for_each(|_| self.pump());
+            if let Some((image, owner)) = self.some_image() {
+                self.change_and_end(image, owner);
+            }
         }
         if faults.stalls > 0 && self.rng.one_in(3) {
             self.stalled = self.rng.between(10, 200);
