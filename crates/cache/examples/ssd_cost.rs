@@ -1,7 +1,8 @@
 //! What the store on SSDs costs: bytes of memory for each block, nanoseconds of its calls, bytes written for each byte
 //! admitted, and how long it takes to recover a region from a real file.
 //!
-//! `cargo run --release -p undercroft-cache --example ssd_cost -- FILE [GiB]`; the file is made, and removed at the end.
+//! `cargo run --release -p undercroft-cache --example ssd_cost -- FILE [GiB]`; the file is made, and removed at
+//! the end.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 use undercroft_cache::NoFaults;
 use undercroft_cache::ssd::{
-    Admission, BootId, Format, Found, Hint, Identity, Kept, Known, Media, Offered, Region, Ssd, SsdDone, SsdIoKind,
+    Admission, BootId, Format, Hint, Identity, Kept, Known, Media, Offered, Region, Ssd, SsdDone, SsdFound, SsdIoKind,
     Stamp, StoreId,
 };
 
@@ -99,13 +100,15 @@ fn main() {
     let found = (0..1_000_000).filter(|n| ssd.lookup(owner, spread(offers - 1 - n % room)).is_some()).count();
     println!("lookup: {} ns, {found} of 1000000 found", per(start, 1_000_000));
     let last = (1..room).map(|n| spread(offers - n)).find_map(|block| match ssd.lookup(owner, block) {
-        Some(Found::Stored { offset, token, .. }) => Some((block, offset, token)),
+        Some(SsdFound::Stored { offset, token, .. }) => Some((block, offset, token)),
         _ => None,
     });
     let (block, offset, token) = last.expect("a block on the device");
     file.read_exact_at(&mut bytes, offset).unwrap();
     let start = Instant::now();
-    (0..100_000).for_each(|_| drop(std::hint::black_box(ssd.verify(owner, block, token, &bytes))));
+    for _ in 0..100_000 {
+        std::hint::black_box(ssd.verify(owner, block, token, &bytes));
+    }
     println!("verify: {} ns", per(start, 100_000));
     let written = ssd.stats()[0].written;
     println!("{written:?}: {} bytes written for 1000 admitted", written.amplification_per_mille());

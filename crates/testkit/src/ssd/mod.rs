@@ -1,4 +1,5 @@
-//! The simulation of the store on SSDs: images that are changed by the daemon and by others, devices on which everything
+//! The simulation of the store on SSDs: images that are changed by the daemon and by others, devices on which
+//! everything
 //! goes wrong, and a program that dies at any moment.
 //!
 //! Owns the order of events, all drawn from the seed. Never uses time, threads or entropy. Invariants: every block that
@@ -16,7 +17,7 @@ use images::{Image, Numbers};
 use std::collections::BTreeSet;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::ssd::{
-    Admission, BootId, Format, Found, OwnerId, Region, Ssd, SsdIo, StoreId, Token, Verified, WaitId,
+    Admission, BootId, Format, OwnerId, Region, Ssd, SsdFound, SsdIo, StoreId, Token, Verified, WaitId,
 };
 
 /// What to run.

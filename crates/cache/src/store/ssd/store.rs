@@ -125,7 +125,7 @@ impl<F: FaultInjection> Ssd<F> {
 
     /// Where a block is.
     #[inline]
-    pub fn lookup(&mut self, owner: OwnerId, block: u64) -> Option<Found<'_>> {
+    pub fn lookup(&mut self, owner: OwnerId, block: u64) -> Option<SsdFound<'_>> {
         let (region, number) = self.of(owner, block)?;
         region.lookup(number, block)
     }

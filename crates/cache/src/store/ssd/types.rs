@@ -80,7 +80,7 @@ pub struct Token {
 
 /// Where a block was found.
 #[derive(Clone, Copy, Debug)]
-pub enum Found<'a> {
+pub enum SsdFound<'a> {
     /// In memory: it waits to be written.
     Staged(&'a [u8; 4096]),
     /// On a device: read 4,096 bytes there, and show them to `verify`.
