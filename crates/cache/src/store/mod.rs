@@ -1,4 +1,5 @@
-//! Where the content of cached blocks is kept, in RAM and on SSDs; and what a core's disks know together of their guests.
+//! Where the content of cached blocks is kept, in RAM and on SSDs; and what a core's disks know together of
+//! their guests.
 //!
 //! Owns one module for each, and how memory of tables goes back to the kernel. Never decides what is kept. Invariant:
 //! what a store holds is also on the disk it came from.

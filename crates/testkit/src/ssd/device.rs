@@ -1,7 +1,8 @@
 //! A simulated SSD: what it holds, what it would hold after a loss of power, and everything that can go wrong.
 //!
 //! Owns its bytes. Knows nothing of the store but what offsets and lengths it asks for. Invariants: a sector of 512
-//! bytes is written whole or not at all; after a loss of power a sector is what it was at the last flush, or any of what
+//! bytes is written whole or not at all; after a loss of power a sector is what it was at the last flush, or any
+//! of what
 //! was written to it since.
 
 use crate::rng::Rng;

@@ -9,7 +9,7 @@ use undercroft_cache::ssd::{Identity, Known, Stamp, WaitId};
 
 /// A change of the daemon's.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct ImageChange {
     pub blocks: Range<u64>,
     /// It may not be submitted before this is released.
     pub wait: Option<WaitId>,
@@ -25,7 +25,7 @@ pub struct Image {
     stamp: u64,
     /// Earlier stamps, to which a loss of power may take it back.
     stamps: Vec<u64>,
-    pub changes: Vec<Change>,
+    pub changes: Vec<ImageChange>,
     /// Blocks that were written since the last flush, and what they were.
     unflushed: Vec<(usize, u64)>,
     /// An older copy of it.
@@ -78,7 +78,7 @@ impl Image {
     }
 
     /// The change under way that a block is in.
-    pub fn change_of(&self, block: u64) -> Option<&Change> {
+    pub fn change_of(&self, block: u64) -> Option<&ImageChange> {
         self.changes.iter().find(|c| c.blocks.contains(&block))
     }
 
@@ -130,7 +130,8 @@ impl Image {
         self.unflushed.clear();
     }
 
-    /// Power is lost: what was not flushed may be as it was before, and the time of its last change may not have been written.
+    /// Power is lost: what was not flushed may be as it was before, and the time of its last change may not
+    /// have been written.
     pub fn lose_power(&mut self, rng: &mut Rng) {
         for (block, before) in std::mem::take(&mut self.unflushed).into_iter().rev() {
             if rng.one_in(2) {

@@ -1,4 +1,5 @@
-//! The simulation of the store on SSDs: images that are changed by the daemon and by others, devices on which everything
+//! The simulation of the store on SSDs: images that are changed by the daemon and by others, devices on which
+//! everything
 //! goes wrong, and a program that dies at any moment.
 //!
 //! Owns the order of events, all drawn from the seed. Never uses time, threads or entropy. Invariants: every block that
@@ -16,7 +17,7 @@ use images::{Image, Numbers};
 use std::collections::BTreeSet;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::ssd::{
-    Admission, BootId, Format, Found, OwnerId, Region, Ssd, SsdIo, StoreId, Token, Verified, WaitId,
+    Admission, BootId, Format, OwnerId, Region, Ssd, SsdFound, SsdIo, StoreId, Token, Verified, WaitId,
 };
 
 /// What to run.
@@ -126,6 +127,8 @@ struct Run<F: FaultInjection> {
     now: u64,
     segment_bytes: u32,
     has_faults: bool,
+    /// Its faults damage what was written.
+    may_corrupt: bool,
     boot: u8,
     devices: Vec<SimSsd>,
     /// Names of stores that are recorded as void.
@@ -189,6 +192,7 @@ impl<F: FaultInjection> Run<F> {
             now: 0,
             segment_bytes,
             has_faults: kind > 0,
+            may_corrupt: (2..=4).contains(&kind),
             boot: 1,
             devices,
             void: BTreeSet::new(),

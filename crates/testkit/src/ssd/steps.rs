@@ -2,9 +2,9 @@
 //!
 //! Owns the choice of events. Never looks into the store. Invariant: what is checked is what a guest would see.
 
-use super::images::Change;
+use super::images::ImageChange;
 use super::*;
-use undercroft_cache::ssd::{Change as May, Hint, Offered, Quiet, SsdDone};
+use undercroft_cache::ssd::{Change, Hint, Offered, OutOfService, OwnerStats, Quiet, SsdDone};
 
 impl<F: FaultInjection> Run<F> {
     pub(super) fn one_step(&mut self) {
@@ -82,14 +82,14 @@ impl<F: FaultInjection> Run<F> {
         match ssd.lookup(owner, block) {
             None => {}
             Some(_) if is_changing => self.fail(format!("block {block} is found while it is changed")),
-            Some(Found::Staged(bytes)) => {
+            Some(SsdFound::Staged(bytes)) => {
                 let same = *bytes == self.images[image].page(block);
                 self.outcome.staged += 1;
                 if !same {
                     self.fail(format!("block {block} of image {image} in memory is not what the image holds"));
                 }
             }
-            Some(Found::Stored { device, offset, token }) => {
+            Some(SsdFound::Stored { device, offset, token }) => {
                 let device = usize::from(device);
                 self.reads.push(UserRead { image, owner, block, device, offset, token, bytes: None });
             }
@@ -124,7 +124,7 @@ impl<F: FaultInjection> Run<F> {
             Verified::Gone => self.outcome.gone += 1,
             Verified::Corrupt => {
                 self.outcome.corrupt += 1;
-                if !self.has_faults {
+                if !self.may_corrupt {
                     self.fail(format!("block {block} of image {image} is corrupt on a device without faults"));
                 }
             }
@@ -148,17 +148,17 @@ impl<F: FaultInjection> Run<F> {
     fn change_some(&mut self, image: usize, owner: OwnerId) {
         let most = if self.rng.one_in(10) { 500 } else { 12 };
         let blocks = self.some_range(image, most);
-        let overlaps = |c: &Change| c.blocks.start < blocks.end && blocks.start < c.blocks.end;
+        let overlaps = |c: &ImageChange| c.blocks.start < blocks.end && blocks.start < c.blocks.end;
         if self.images[image].changes.iter().any(overlaps) {
             return;
         }
         let wait = match self.ssd().change_begins(owner, blocks.clone()) {
-            May::Ready => None,
-            May::Wait(wait) => Some(wait),
+            Change::Ready => None,
+            Change::Wait(wait) => Some(wait),
         };
         self.outcome.waited += u64::from(wait.is_some());
         blocks.clone().for_each(|block| _ = self.held.remove(&(image, block)));
-        self.images[image].changes.push(Change { blocks, wait, is_executed: false });
+        self.images[image].changes.push(ImageChange { blocks, wait, is_executed: false });
     }
 
     pub(super) fn take_released(&mut self) {
@@ -214,7 +214,7 @@ impl<F: FaultInjection> Run<F> {
 
     /// No block is held that nobody holds.
     fn check_held(&mut self) {
-        if self.step % 8 == 0
+        if self.step.is_multiple_of(8)
             && let Some(wrong) = self.ssd.as_ref().and_then(Ssd::wrong)
         {
             self.fail(wrong);
@@ -264,16 +264,39 @@ impl<F: FaultInjection> Run<F> {
 
     fn be_quiet(&mut self) {
         let Some((image, owner)) = self.some_image() else { return };
+        let OwnerStats { blocks, .. } = self.ssd().owner_stats(owner);
+        if blocks > self.images[image].blocks.len() as u64 {
+            self.fail(format!("an image has {blocks} blocks in the store, more than it has"));
+        }
         let (is_changing, stamp) = (!self.images[image].changes.is_empty(), self.images[image].stamp());
         let said = self.ssd().quiet(owner, stamp);
         if is_changing && said == Quiet::Begun {
             self.fail("an owner is called quiet while it is changed".into());
         }
-        // A change that comes while it is written down.
-        if said == Quiet::Begun && self.rng.one_in(3) {
-            self.pump();
-            self.change_some(image, owner);
-            self.execute_changes(image, owner);
+        match self.rng.below(4) {
+            // A change that comes while it is written down, and perhaps the end soon after.
+            0 if said == Quiet::Begun => {
+                let turns = self.rng.between(1, 8);
+                (0..turns).for_each(|_| self.pump());
+                self.change_and_end(image, owner);
+            }
+            // All of it is written down before the end.
+            1 if said == Quiet::Begun && self.restarts_in < 50 => {
+                (0..30).for_each(|_| self.pump());
+                self.restart();
+            }
+            _ => {}
+        }
+    }
+
+    /// A change, and in half of the cases the end of the program before much else.
+    fn change_and_end(&mut self, image: usize, owner: OwnerId) {
+        self.change_some(image, owner);
+        self.execute_changes(image, owner);
+        if self.rng.one_in(2) && self.restarts_in < 100 {
+            (0..10).for_each(|_| self.pump());
+            self.take_released();
+            self.restart();
         }
     }
 
@@ -320,10 +343,17 @@ impl<F: FaultInjection> Run<F> {
         let faults = self.devices[n].faults;
         if faults.rot > 0 {
             (0..self.rng.between(1, 3)).for_each(|_| self.devices[n].rot());
+            if self.rng.one_in(2) {
+                return self.restart();
+            }
         }
         if faults.vanishes > 0 && self.rng.one_in(4) {
             self.devices[n].is_gone = true;
             self.devices[n].failed += 1;
+            (0..5).for_each(|_| self.pump());
+            if let Some((image, owner)) = self.some_image() {
+                self.change_and_end(image, owner);
+            }
         }
         if faults.stalls > 0 && self.rng.one_in(3) {
             self.stalled = self.rng.between(10, 200);
@@ -343,6 +373,9 @@ impl<F: FaultInjection> Run<F> {
         self.ssd().set_admission(admission);
         let budget = self.rng.one_in(6).then_some(1 << 34);
         self.ssd().set_budget(budget);
+        if self.has_faults && self.rng.one_in(100) {
+            self.ssd().take_out_of_service(0, OutOfService::Operator);
+        }
         // What is given up is recorded, some time.
         while let Some((device, store)) = self.to_record.pop() {
             self.void.insert(store.0);

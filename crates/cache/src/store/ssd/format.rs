@@ -3,7 +3,8 @@
 //! Owns the bytes. Never does I/O, never panics on what it reads. Invariant: what is read was written by this version
 //! for this store, this place and this size, unbroken; anything else is `None`.
 //!
-//! A region: its header (4 KiB at 0); two copies of the table of owners (64 KiB at 64 and 128 KiB); segments from 256 KiB
+//! A region: its header (4 KiB at 0); two copies of the table of owners (64 KiB at 64 and 128 KiB); segments
+//! from 256 KiB
 //! on. A segment: its summary, then its blocks. All numbers are little-endian.
 
 use super::sums::Sums;

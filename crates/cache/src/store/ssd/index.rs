@@ -2,7 +2,8 @@
 //!
 //! Owns a table of buckets of eight entries, of a size fixed at the start; a block has two buckets. Keys are not
 //! stored: a permutation of the block number, keyed by its owner, gives bucket and remainder, and the remainder is
-//! stored; owners are told apart by whom the slot's segment belongs to. Never does I/O, never allocates after the start.
+//! stored; owners are told apart by whom the slot's segment belongs to. Never does I/O, never allocates after
+//! the start.
 //! Invariants: a block has at most one entry; `find` never gives the slot of another block or owner. An entry that
 //! finds no room is not taken: it is a cache.
 

@@ -12,11 +12,19 @@ use undercroft_host::IoBuf;
 /// Neighbouring blocks that lie in one region, as a power of two: what one operation spans at most (256 KiB).
 const STRIPE_SHIFT: u32 = 6;
 
+/// An owner.
+struct Attached {
+    known: Known,
+    /// Blocks that it may have.
+    share: u64,
+    /// Its number in each region.
+    numbers: Vec<Option<u16>>,
+}
+
 /// See the head of the file; how it is used stands at the head of its module.
 pub struct Ssd<F: FaultInjection = NoFaults> {
     regions: Vec<Region<F>>,
-    /// Of each owner: what it is known by, its share, and its number in each region.
-    owners: Vec<Option<(Known, u64, Vec<Option<u16>>)>>,
+    owners: Vec<Option<Attached>>,
     waits: Vec<(WaitId, OwnerId)>,
     last_wait: u64,
     /// Whose turn it is to be asked for I/O.
@@ -75,12 +83,12 @@ impl<F: FaultInjection> Ssd<F> {
             self.owners.push(None);
             self.owners.len() - 1
         });
-        self.owners[place] = Some((*known, 0, numbers));
+        self.owners[place] = Some(Attached { known: *known, share: 0, numbers });
         let kept = blocks.map(Kept::Blocks).or(dropped.map(Kept::Dropped)).unwrap_or(Kept::New);
         Ok((OwnerId(place as u16), kept))
     }
 
-    fn entry(&self, owner: OwnerId) -> &(Known, u64, Vec<Option<u16>>) {
+    fn entry(&self, owner: OwnerId) -> &Attached {
         self.owners[usize::from(owner.0)].as_ref().expect("an owner that was attached")
     }
 
@@ -88,13 +96,13 @@ impl<F: FaultInjection> Ssd<F> {
     #[inline]
     fn of(&mut self, owner: OwnerId, block: u64) -> Option<(&mut Region<F>, u16)> {
         let n = (block >> STRIPE_SHIFT) as usize % self.regions.len();
-        let number = self.entry(owner).2[n]?;
+        let number = self.entry(owner).numbers[n]?;
         Some((&mut self.regions[n], number))
     }
 
     /// All regions, with the owner's number there.
     fn all(&mut self, owner: OwnerId) -> impl Iterator<Item = (&mut Region<F>, u16)> {
-        let numbers = self.entry(owner).2.clone();
+        let numbers = self.entry(owner).numbers.clone();
         self.regions.iter_mut().zip(numbers).filter_map(|(region, number)| Some((region, number?)))
     }
 
@@ -118,7 +126,7 @@ impl<F: FaultInjection> Ssd<F> {
 
     /// Where a block is.
     #[inline]
-    pub fn lookup(&mut self, owner: OwnerId, block: u64) -> Option<Found<'_>> {
+    pub fn lookup(&mut self, owner: OwnerId, block: u64) -> Option<SsdFound<'_>> {
         let (region, number) = self.of(owner, block)?;
         region.lookup(number, block)
     }
@@ -167,7 +175,7 @@ impl<F: FaultInjection> Ssd<F> {
     }
 
     fn may_change(&self, owner: OwnerId) -> bool {
-        let numbers = &self.entry(owner).2;
+        let numbers = &self.entry(owner).numbers;
         self.regions.iter().zip(numbers).all(|(region, number)| number.is_none_or(|n| region.may_change(n)))
     }
 
@@ -236,8 +244,8 @@ impl<F: FaultInjection> Ssd<F> {
     pub fn set_share(&mut self, owner: OwnerId, blocks: u64) {
         let devices = self.regions.len() as u64;
         self.all(owner).for_each(|(region, number)| region.set_share(number, blocks.div_ceil(devices)));
-        if let Some((_, share, _)) = &mut self.owners[usize::from(owner.0)] {
-            *share = blocks;
+        if let Some(attached) = &mut self.owners[usize::from(owner.0)] {
+            attached.share = blocks;
         }
     }
 
@@ -266,12 +274,12 @@ impl<F: FaultInjection> Ssd<F> {
 
     /// Numbers of an owner, on all devices together.
     pub fn owner_stats(&self, owner: OwnerId) -> OwnerStats {
-        let (_, share_blocks, numbers) = self.entry(owner);
+        let Attached { share, numbers, .. } = self.entry(owner);
         let mut all = OwnerStats { is_clean: true, ..OwnerStats::default() };
         for (region, number) in self.regions.iter().zip(numbers).filter_map(|(r, n)| Some((r, (*n)?))) {
             all.add(&region.owner_stats(number));
         }
-        OwnerStats { share_blocks: *share_blocks, ..all }
+        OwnerStats { share_blocks: *share, ..all }
     }
 
     /// Bytes of tables for each block that a device has room for, in thousandths.
@@ -311,7 +319,7 @@ impl<F: FaultInjection> Ssd<F> {
         region.set_device(device);
         region.admitting().set_rule(self.admission);
         region.admitting().set_budget(self.budget.map(|bytes| bytes / devices));
-        for (known, share, numbers) in self.owners.iter_mut().flatten() {
+        for Attached { known, share, numbers } in self.owners.iter_mut().flatten() {
             // What is known of the image may be old by now: nothing is taken over.
             let attached = region.attach(&Known { stamp: None, ..*known });
             let before = std::mem::replace(&mut numbers[n], attached.ok().map(|(number, _)| number));
@@ -334,7 +342,7 @@ impl<F: FaultInjection> Ssd<F> {
     /// whichever boot that is in. No change is under way, and none comes any more.
     pub fn stop(&mut self, stamps: &[(OwnerId, Stamp)]) {
         for n in 0..self.regions.len() {
-            let of = stamps.iter().filter_map(|(owner, stamp)| Some((self.entry(*owner).2[n]?, *stamp)));
+            let of = stamps.iter().filter_map(|(owner, stamp)| Some((self.entry(*owner).numbers[n]?, *stamp)));
             let of = of.collect();
             self.regions[n].stop(of);
         }

@@ -87,7 +87,7 @@ impl Token {
 
 /// Where a block was found.
 #[derive(Clone, Copy, Debug)]
-pub enum Found<'a> {
+pub enum SsdFound<'a> {
     /// In memory: it waits to be written.
     Staged(&'a [u8; 4096]),
     /// On a device: read 4,096 bytes there, and show them to `verify`.

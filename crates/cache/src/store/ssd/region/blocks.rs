@@ -12,7 +12,7 @@ use crate::fault_injection::Bug;
 impl<F: FaultInjection> Region<F> {
     /// Where a block is.
     #[inline]
-    pub(in super::super) fn lookup(&mut self, number: u16, block: u64) -> Option<Found<'_>> {
+    pub(in super::super) fn lookup(&mut self, number: u16, block: u64) -> Option<SsdFound<'_>> {
         let found = if self.is_stalled { None } else { self.find_whole(number, block) };
         let owner = self.owner_mut(number);
         if found.is_some() {
@@ -29,10 +29,10 @@ impl<F: FaultInjection> Region<F> {
             && let Some(waiting) = self.waiting(segment, position)
         {
             // One that is being written is in the frames of that operation.
-            return waiting.map(Found::Staged);
+            return waiting.map(SsdFound::Staged);
         }
         let token = Token { sequence: it.sequence, slot };
-        Some(Found::Stored { device: self.device, offset: self.layout.offset(slot), token })
+        Some(SsdFound::Stored { device: self.device, offset: self.layout.offset(slot), token })
     }
 
     /// The entry of a block, if nothing keeps it from being served.

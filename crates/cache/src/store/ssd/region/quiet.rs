@@ -151,7 +151,8 @@ impl<F: FaultInjection> Region<F> {
             self.writing.as_mut()?.reading = Some(segment);
             return Some(io);
         }
-        // One that is not complete has no summary yet: nothing of it is recovered. One that is being emptied names blocks
+        // One that is not complete has no summary yet: nothing of it is recovered. One that is being
+        // emptied names blocks
         // that are gone, whatever was changed.
         let will_be = |s: &u32| self.segments.get(*s).state != Segment::Open || self.is_sealing(*s);
         let is_emptied = |s: u32| self.segments.get(s).state == Segment::Evicting;

@@ -1,6 +1,7 @@
 //! The start: a region is formatted, or what it has is taken over.
 //!
-//! Owns what is believed. Works with a device that is asked at once, not with operations. Never panics on what it reads.
+//! Owns what is believed. Works with a device that is asked at once, not with operations. Never panics on what
+//! it reads.
 //! Invariant: a block is taken over only if both copies of the table are whole and follow each other, the newer one
 //! calls its owner clean, it was written since the host was started or by an orderly stop, and its segment is one that
 //! the table allows; whether the image is still the same is asked when the owner is attached. In doubt it is dropped.
