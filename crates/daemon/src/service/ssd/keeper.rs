@@ -42,6 +42,16 @@ struct Memory {
     said: HashMap<(usize, usize), OutOfService>,
 }
 
+impl Memory {
+    /// Forgets disks that the worker has no more.
+    fn forget_gone(&mut self, worker: usize, news: &News) {
+        let is_there =
+            |(of, life): &(usize, u64)| *of != worker || news.disks.iter().flatten().any(|t| t.life == *life);
+        self.shares.retain(|disk, _| is_there(disk));
+        self.disks.retain(|disk, _| is_there(disk));
+    }
+}
+
 /// A disk of which the store has something.
 struct Resting {
     /// Changes that had begun.
@@ -130,6 +140,7 @@ impl Service {
             }
             let ids: Vec<DiskId> = own.iter().map(|d| d.id()).collect();
             let Ok(Some(news)) = worker.call(move |w| news(w, &ids)) else { continue };
+            memory.forget_gone(n, &news);
             self.record_void(n, &news.given_up);
             say_out_of_service(memory, n, &news.out_of_service);
             self.share_ssd(memory, n, &plan, &own, &news);
