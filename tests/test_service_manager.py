@@ -1,5 +1,5 @@
-"""What is cached stays over an orderly restart by a service manager that keeps descriptors. The manager is this test: it
-listens at NOTIFY_SOCKET and passes on what it was given, as systemd does (sd_notify(3), sd_listen_fds(3)).
+"""What is cached stays over an orderly restart by a service manager that keeps descriptors. The manager is this test:
+it listens at NOTIFY_SOCKET and passes on what it was given, as systemd does (sd_notify(3), sd_listen_fds(3)).
 
 Owns nothing that lasts.
 """
