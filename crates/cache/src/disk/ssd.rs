@@ -7,8 +7,8 @@
 //! the image's first byte has nothing in the store.
 
 use super::operations::Budget;
-use super::records::{ReadOp, What};
 use super::reads::near::Near;
+use super::records::{ReadOp, What};
 use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::SSD_LATE_NS;

@@ -249,12 +249,6 @@ impl Pair {
     pub fn device_bytes(&self) -> u64 {
         self.flash.as_ref().map_or(0, Flash::kept_bytes)
     }
-
-    /// Blocks that the core counted as found in the store.
-    #[cfg(test)]
-    pub fn hits_of_core(&self) -> u64 {
-        self.core.stats(DISK).ssd_hit_blocks
-    }
 }
 
 /// Gives blocks that lie too far behind for a store other numbers.

@@ -23,7 +23,8 @@ pub struct StoresCounts {
 }
 
 impl StoresCounts {
-    pub(super) fn add(&mut self, other: &StoresCounts) {
+    /// Adds those of another time.
+    pub fn add(&mut self, other: &StoresCounts) {
         self.reads += other.reads;
         self.writes += other.writes;
         self.ram_hits += other.ram_hits;
