@@ -70,7 +70,8 @@ impl<P: FaultInjection> Core<P> {
     /// It has ended when [`Ssd::is_stopped`] says so; ticks and completions go on until then.
     pub fn stop_ssd(&mut self, stamps: &[(DiskId, Stamp)]) {
         let Some(tier) = self.arena.tier_mut() else { return };
-        let stamps: Vec<_> = stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
+        let stamps: Vec<_> =
+            stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
         tier.ssd_mut().stop(&stamps);
     }
 
