@@ -3,6 +3,7 @@
 //! Owns parsing and its messages. Invariant: any bytes give a value or an error, never a panic; unknown fields are
 //! errors.
 
+use crate::ssd::SsdChangeBody;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -204,6 +205,14 @@ pub fn parse_ksm(bytes: &[u8]) -> Result<KsmChangeBody, ControlError> {
     Ok(body)
 }
 
+/// Reads the body of `PATCH /v1/ssd`.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_ssd(bytes: &[u8]) -> Result<SsdChangeBody, ControlError> {
+    parse(bytes, &["in_service"])
+}
+
 /// Reads the body of `POST /v1/disks`.
 ///
 /// # Errors
@@ -297,6 +306,10 @@ mod tests {
         let e = parse_store(br#"{"memry": 1}"#).unwrap_err();
         assert!(e.to_string().contains("did you mean \"memory\"?"), "{e}");
         assert!(parse_store(b"{}").unwrap_err().to_string().contains("nothing is to be changed; give memory"));
+        assert!(parse_ssd(br#"{"in_service": true}"#).unwrap().in_service);
+        assert!(parse_ssd(b"{}").unwrap_err().to_string().contains("missing field `in_service`"));
+        let e = parse_ssd(br#"{"in_servce": true}"#).unwrap_err();
+        assert!(e.to_string().contains("did you mean \"in_service\"?"), "{e}");
         assert!(!parse_ksm(br#"{"manage": false, "unmerge": true}"#).unwrap().manage);
         assert!(parse_ksm(br#"{"manage": true, "unmerge": true}"#).unwrap_err().to_string().contains("contradiction"));
         let e = parse_disk(br#"{"name": "a", "image": "/x", "polcy": "lru"}"#).unwrap_err();

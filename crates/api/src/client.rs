@@ -138,6 +138,11 @@ pub fn disk_path(name: &str) -> String {
     format!("/v1/disks/{}", escaped(name))
 }
 
+/// Where what the SSD store holds of a disk, or of all, is dropped.
+pub fn ssd_drop_path(disk: Option<&str>) -> String {
+    disk.map_or("/v1/ssd/drop".to_owned(), |name| format!("/v1/ssd/drop?disk={}", escaped(name)))
+}
+
 /// The path of a VM, a container or a disk as a node of the tree of shares.
 pub fn node_path(name: &str) -> String {
     format!("/v1/nodes/{}", escaped(name))

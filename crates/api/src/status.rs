@@ -4,6 +4,7 @@
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
 use crate::ksm::{Numbers, Settings};
+use crate::ssd::SsdStatus;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -35,6 +36,9 @@ pub struct Status {
     pub nbd_data: NbdDataStatus,
     /// The RAM store.
     pub store: StoreStatus,
+    /// The SSD store; absent if none is configured.
+    #[serde(default)]
+    pub ssd: Option<SsdStatus>,
     /// How the store follows shortage of memory on the machine.
     pub pressure: PressureStatus,
     /// Merging of equal pages of guests' RAM by the kernel.

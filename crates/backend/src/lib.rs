@@ -15,10 +15,13 @@ mod probe;
 pub mod qcow2;
 mod raw;
 mod registry;
+pub mod ssd;
+mod stamp;
 
 pub use dormant::Dormant;
 pub use error::{OpenError, UsedBy};
 pub use probe::{differs, probe};
+pub use stamp::{ImageFiles, ImageStamp, boot_id};
 pub use undercroft_host::EngineChoice;
 
 use detect::Magic;
@@ -71,6 +74,12 @@ pub trait Backend: Send {
 
     /// Reads whole blocks at `offset` before it returns: for checks, never to serve. `None` if it cannot.
     fn read_now(&self, _offset: u64, _to: &mut [u8]) -> Option<std::io::Result<()>> {
+        None
+    }
+
+    /// The open files of the image, its own first: what they say of themselves tells whether somebody else has changed
+    /// it. `None` where nothing can be known: of block devices and of servers.
+    fn files(&self) -> Option<ImageFiles> {
         None
     }
 

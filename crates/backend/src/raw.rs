@@ -6,7 +6,7 @@
 use super::detect::{self, Magic};
 use super::failures::{FailureLog, io_error};
 use super::registry::InUse;
-use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, layers};
+use super::{Backend, Geometry, ImageFiles, ImageSpec, OpenError, OpenOptions, layers};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,6 +23,7 @@ const SECTOR: u64 = 512;
 pub struct Raw {
     engine: Engine<Token>,
     file: DiskFile,
+    files: Option<ImageFiles>,
     disk: Disk,
     /// Operations that need another call; empty between turns.
     again: Vec<FileDone<Token>>,
@@ -82,6 +83,7 @@ impl Raw {
         let in_use = InUse::claim(file.id, &spec.location, &spec.location, !spec.read_only)?;
         let looks = check_size(spec, &file)?;
         lock(&file, &spec.location, spec.read_only, false)?;
+        let files = ImageFiles::of([(file.clone(), false)]);
         let io = |doing, source| OpenError::Io { image: image(), doing, source };
         let (engine, no_ring) =
             Engine::new(file.file.clone(), options.engine).map_err(|e| io("setting up I/O for the image", e))?;
@@ -111,6 +113,7 @@ impl Raw {
             },
             again: Vec::new(),
             file,
+            files,
             _claim: in_use,
         })
     }
@@ -298,6 +301,10 @@ impl Backend for Raw {
 
     fn wake_fd(&self) -> BorrowedFd<'_> {
         self.engine.as_fd()
+    }
+
+    fn files(&self) -> Option<ImageFiles> {
+        self.files.clone()
     }
 
     fn take_base(&mut self) -> Option<Base> {

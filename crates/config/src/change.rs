@@ -99,6 +99,7 @@ impl ServePlan {
         let mut store = new.store.clone();
         store.floor_bytes = store.floor_bytes.min(self.store.memory_bytes);
         all.take_over(&keys::STORE, super::store::FIELDS, "store.", &mut result.store, &store);
+        all.take_over(&keys::SSD, super::ssd::FIELDS, "ssd.", &mut result.ssd, &new.ssd);
         all.take_over(&keys::SHARES, nodes::SHARES, "shares.", &mut result.shares, &new.shares);
         all.take_over(&keys::PRESSURE, super::pressure::FIELDS, "pressure.", &mut result.pressure, &new.pressure);
         all.take_over(&keys::KSM, super::ksm::FIELDS, "ksm.", &mut result.ksm, &new.ksm);
@@ -176,7 +177,7 @@ impl ServePlan {
         let at = plan.place_of_node(name);
         let mut spec = NodeSpec { name: name.clone(), ..NodeSpec::default() };
         change.values().for_each(|(key, value)| _ = spec.put(key, value));
-        let checked = checked(|c| c.node(&spec))?;
+        let checked = checked(self.ssd.is_wanted(), |c| c.node(&spec))?;
         copy(&keys::VM, nodes::NODE, change, &mut plan.nodes[at], &checked);
         self.goal_is_of_use(&plan, name, change)?;
         plan.inherit_policies();
@@ -205,7 +206,7 @@ impl ServePlan {
         let mut plan = self.clone();
         let mut spec = SharesSpec::default();
         change.values().for_each(|(key, value)| _ = spec.put(key, value));
-        let wanted = checked(|c| c.shares(&spec))?;
+        let wanted = checked(self.ssd.is_wanted(), |c| c.shares(&spec))?;
         if change.touches(&["controller"]) || change.replace {
             plan.shares.controller = wanted.controller;
         }
@@ -240,7 +241,7 @@ impl ServePlan {
             return Err(invalid(error, &format!("give at least {}", Size(SHARE_BYTES_MIN))));
         }
         let (place, poll) = (format!("disk \"{name}\""), self.daemon.poll);
-        let mut checked = checked(|c| c.disk_settings(&spec, &place, poll))?;
+        let mut checked = checked(self.ssd.is_wanted(), |c| c.disk_settings(&spec, &place, poll))?;
         if change.touches(&["fuse"]) {
             checked.file = self.file_by_hand(disk, &spec)?;
             disk.file_by_hand = true;
@@ -252,7 +253,7 @@ impl ServePlan {
         }
         self.goal_is_of_use(&plan, name, change)?;
         plan.inherit_policies();
-        if moves { self.divided_for(name, plan) } else { Ok(plan) }
+        if moves || change.touches(&["store"]) { self.divided_for(name, plan) } else { Ok(plan) }
     }
 
     /// `plan`, its shares worked out after a change of `name`.
@@ -504,9 +505,10 @@ fn copy<P>(section: &Section, fields: &[Field<P>], change: &NodeChange, to: &mut
 }
 
 /// What a check makes of values that were set by hand.
-fn checked<T>(check: impl FnOnce(&mut Checker<'_>) -> T) -> Result<T, ControlError> {
+fn checked<T>(has_ssd: bool, check: impl FnOnce(&mut Checker<'_>) -> T) -> Result<T, ControlError> {
     let machine = Machine::nowhere();
     let mut checker = Checker::new(&machine, None);
+    checker.has_ssd = has_ssd;
     let value = check(&mut checker);
     match checker.problems.is_empty() {
         true => Ok(value),

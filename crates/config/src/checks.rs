@@ -34,6 +34,8 @@ pub(crate) struct Checker<'m> {
     pub(crate) new_images: BTreeMap<usize, String>,
     /// Paths of sockets, and of files that disks become: whose, and on which line.
     pub(crate) sockets: HashMap<PathBuf, (String, Option<usize>)>,
+    /// Whether there is an SSD store.
+    pub(crate) has_ssd: bool,
 }
 
 impl<'m> Checker<'m> {
@@ -47,6 +49,7 @@ impl<'m> Checker<'m> {
             taken: BTreeMap::new(),
             new_images: BTreeMap::new(),
             sockets: HashMap::new(),
+            has_ssd: false,
         }
     }
 

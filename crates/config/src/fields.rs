@@ -158,6 +158,7 @@ mod tests {
     #[test]
     fn every_key_has_a_field_and_every_field_is_a_key() {
         complete(&keys::STORE, crate::store::FIELDS, &[]);
+        complete(&keys::SSD, crate::ssd::FIELDS, &[]);
         complete(&keys::SHARES, crate::nodes::SHARES, &[]);
         complete(&keys::PRESSURE, crate::pressure::FIELDS, &[]);
         complete(&keys::KSM, crate::ksm::FIELDS, &[]);

@@ -34,6 +34,7 @@ pub mod resolve;
 mod scan;
 pub mod shares;
 pub mod spec;
+mod ssd;
 mod store;
 pub mod stores;
 pub mod tls;
@@ -50,7 +51,7 @@ pub use live::{NodeChange, NodeSet, NodeSettings};
 pub use machine::Machine;
 pub use plan::{
     BaseDeduplication, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
-    Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
+    Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, SsdAdmission, SsdPlan, StorePlan, VmControl,
 };
 pub use pools::Pools;
 pub use pressure::PressurePlan;

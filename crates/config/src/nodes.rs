@@ -426,7 +426,7 @@ impl Checker<'_> {
 
     /// Which stores its blocks may be in.
     pub(crate) fn store_choice(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<StoreChoice> {
-        let wrong: WrittenError = match text?.parse() {
+        let wrong: WrittenError = match StoreChoice::among(text?, self.has_ssd) {
             Ok(choice) => return Some(choice),
             Err(wrong) => wrong,
         };

@@ -11,7 +11,9 @@ pub use super::nodes::{BaseDeduplication, DiskPlan, NodePlan, PartPlan, SharesPl
 pub use super::overrides::{LogFormat, LogLevel, Overrides};
 pub use super::pressure::PressurePlan;
 pub use super::scan::ScanPlan;
+pub use super::ssd::{SsdAdmission, SsdPlan};
 pub use super::store::StorePlan;
+use super::stores::StoreChoice;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use undercroft_engine::PolicyKind;
@@ -25,6 +27,8 @@ pub struct ServePlan {
     pub overrides: Overrides,
     /// The RAM that caches.
     pub store: StorePlan,
+    /// The SSD store, if there is one.
+    pub ssd: SsdPlan,
     /// When memory is given back.
     pub pressure: PressurePlan,
     /// What the kernel is set to for merging guests' RAM.
@@ -84,6 +88,15 @@ impl ServePlan {
         let name = disk.vm.as_ref().map(|vm| format!("{vm}/{}", part.container));
         let node = self.nodes.iter().find(|n| Some(&n.name) == name.as_ref());
         node.and_then(|n| n.policy).unwrap_or(disk.policy)
+    }
+
+    /// Which stores blocks of a disk may be in: what is set for it, or for the nearest above it; all there are if
+    /// nothing is.
+    pub fn store_of(&self, disk: &DiskPlan) -> Option<StoreChoice> {
+        let of = |name: String| self.nodes.iter().find(|n| n.name == name).and_then(|n| n.store);
+        let vm = || disk.vm.clone();
+        let container = || Some(format!("{}/{}", vm()?, disk.container.as_ref()?));
+        disk.store.or_else(|| of(container()?)).or_else(|| of(vm()?))
     }
 
     /// The disks by their full names, for whoever asks for many.

@@ -119,11 +119,12 @@ impl Reader {
     fn root(&mut self, root: &DeTable<'_>) -> ServeSpec {
         let mut top = self.open(root, &keys::ROOT, "");
         let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
-        let (pressure, ksm) = (top.table("pressure"), top.table("ksm"));
+        let (pressure, ksm, ssd) = (top.table("pressure"), top.table("ksm"), top.table("ssd"));
         let (scan, shares) = (top.table("scan"), top.table("shares"));
         let (vms, disks) = (top.tables("vm"), top.tables("disk"));
         let mut spec = ServeSpec {
             store: self.section(store, &keys::STORE, "store"),
+            ssd: self.section(ssd, &keys::SSD, "ssd"),
             shares: self.section(shares, &keys::SHARES, "shares"),
             pressure: self.section(pressure, &keys::PRESSURE, "pressure"),
             ksm: self.section(ksm, &keys::KSM, "ksm"),

@@ -84,7 +84,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
     }
     resolver.listed_exports(spec, &plan);
     resolver.share(&mut plan, &[], Strict::Everywhere, spec.store.lines.get("memory").copied());
-    resolver.images(&plan.disks);
+    resolver.images(&plan, spec.ssd.lines.get("paths").copied());
     let mut problems = resolver.problems;
     problems.sort_by_key(|p| p.line.unwrap_or(usize::MAX));
     Resolution { plan, problems }
@@ -109,7 +109,7 @@ impl ServePlan {
         }
         let strict = spec.vm.as_deref().map_or(Strict::OnHost, Strict::Within);
         resolver.share(&mut plan, &self.disks, strict, None);
-        resolver.images(&plan.disks);
+        resolver.images(&plan, None);
         if resolver.problems.iter().any(|p| p.severity >= Severity::Disk) {
             return Err(Problems { file: None, problems: resolver.problems });
         }
@@ -144,6 +144,7 @@ impl ServePlan {
     /// A check of something that is to stand beside all that there is.
     fn booked<'m>(&self, machine: &'m Machine) -> Checker<'m> {
         let mut resolver = Checker::new(machine, None);
+        resolver.has_ssd = self.ssd.is_wanted();
         resolver.sockets.insert(self.daemon.control_socket.clone(), ("the control socket".to_string(), None));
         for c in &self.daemon.vm_controls {
             resolver.sockets.insert(c.socket.clone(), (format!("the control socket of VM \"{}\"", c.vm), None));
@@ -169,12 +170,14 @@ impl Checker<'_> {
     /// Everything but the disks.
     fn frame(&mut self, spec: &ServeSpec) -> ServePlan {
         let store = self.store(&spec.store);
+        let ssd = self.ssd(&spec.ssd);
         let daemon = self.daemon(&spec.daemon, &spec.vms, &spec.overrides);
         let (nbd, nbd_limits) = self.nbd(&spec.nbd);
         ServePlan {
             config_file: spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p)),
             overrides: spec.overrides.clone(),
             store,
+            ssd,
             pressure: self.pressure(&spec.pressure),
             ksm: self.ksm(&spec.ksm),
             daemon,
@@ -222,8 +225,9 @@ impl Checker<'_> {
 
     /// New images can be opened. No image that is written may be used by any other disk, as its image or below it: that
     /// disk would go on serving what it had cached before. What is found here is what can be said early; who opens an
-    /// image makes sure of it.
-    fn images(&mut self, disks: &[DiskPlan]) {
+    /// image makes sure of it. `line` is that of the paths of the SSD store.
+    fn images(&mut self, plan: &ServePlan, line: Option<usize>) {
+        let disks = &*plan.disks;
         let looks = images::look(disks.iter().map(|d| &d.image));
         let (chains, faults): (Vec<_>, Vec<_>) = looks.into_iter().map(|l| (l.chain, l.fault)).unzip();
         for (number, place) in std::mem::take(&mut self.new_images) {
@@ -233,6 +237,7 @@ impl Checker<'_> {
             }
         }
         self.conflicts(disks, &chains);
+        self.ssd_apart(line, &plan.ssd, disks, &chains);
     }
 
     fn conflicts(&mut self, disks: &[DiskPlan], chains: &[Vec<Identity>]) {

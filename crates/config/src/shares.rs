@@ -6,6 +6,7 @@
 
 use super::keys::{SHARE_BYTES_MIN, UNIT_BYTES};
 use super::plan::{DiskPlan, NodePlan, ServePlan};
+use super::stores::StoreChoice;
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_engine::shares::{BLOCKS_MAX, Claim, Level, NodeId, ShareSettings, Tree, TreeError, fill};
 use undercroft_units::Size;
@@ -250,10 +251,13 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
         }
         let fixed = disk.share_fixed.then(|| units(disk.share_bytes));
         let least = units(SHARE_BYTES_MIN);
+        // Whose blocks are to be on SSDs alone has of RAM what its operations take, or was promised.
+        let is_on_ssd = plan.store_of(disk) == Some(StoreChoice::Ssd);
+        let in_ram = is_on_ssd.then_some(units(disk.floor_bytes));
         let settings = ShareSettings {
             weight: disk.weight,
             floor: fixed.unwrap_or(units(disk.floor_bytes)).max(least),
-            ceiling: fixed.or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
+            ceiling: fixed.or(in_ram).or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
             hint: disk.settings.hint,
         };
         // What every disk needs, and what was promised to one by its size, is taken before anything is divided.

@@ -19,6 +19,8 @@ pub struct ServeSpec {
     pub overrides: Overrides,
     /// `[store]`.
     pub store: StoreSpec,
+    /// `[ssd]`.
+    pub ssd: SsdSpec,
     /// `[pressure]`.
     pub pressure: PressureSpec,
     /// `[ksm]`.
@@ -50,6 +52,29 @@ written! {
         pub deduplicate: Option<bool>,
         /// `floor`.
         pub floor: Option<Size>,
+        lines:
+        /// Lines of its keys.
+        pub lines: Lines,
+    }
+}
+
+written! {
+    /// `[ssd]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct SsdSpec {
+        keys:
+        /// `paths`.
+        pub paths: Option<Vec<String>>,
+        /// `size`.
+        pub size: Option<Size>,
+        /// `segment`.
+        pub segment: Option<Size>,
+        /// `writes_per_day`.
+        pub writes_per_day: Option<Size>,
+        /// `admit`.
+        pub admit: Option<String>,
+        /// `format`.
+        pub format: Option<bool>,
         lines:
         /// Lines of its keys.
         pub lines: Lines,
@@ -355,7 +380,7 @@ written! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(example = "normal")]
         pub hint: Option<String>,
-        /// Which stores its blocks may be in: `ram`; whatever there are if absent.
+        /// Which stores its blocks may be in: `ram`, `ssd` or `both`; whatever there are if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(example = "ram")]
         pub store: Option<String>,

@@ -12,6 +12,10 @@ use std::str::FromStr;
 pub enum StoreChoice {
     /// The RAM store alone.
     Ram,
+    /// The SSD store alone.
+    Ssd,
+    /// Both.
+    Both,
 }
 
 impl StoreChoice {
@@ -19,6 +23,8 @@ impl StoreChoice {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ram => "ram",
+            Self::Ssd => "ssd",
+            Self::Both => "both",
         }
     }
 }
@@ -29,16 +35,31 @@ impl fmt::Display for StoreChoice {
     }
 }
 
+impl StoreChoice {
+    /// The choice that a text names.
+    ///
+    /// # Errors
+    /// It names none, or one that needs an SSD store where there is none (`has_ssd`).
+    pub(crate) fn among(text: &str, has_ssd: bool) -> Result<Self, WrittenError> {
+        let choice = text.parse()?;
+        if choice == Self::Ram || has_ssd {
+            return Ok(choice);
+        }
+        Err(WrittenError {
+            error: format!("store \"{choice}\" needs an SSD store, and this daemon has none"),
+            remedy: "say `ram`, or leave it out: then it has whatever stores there are; or add `[ssd]`".to_string(),
+        })
+    }
+}
+
 impl FromStr for StoreChoice {
     type Err = WrittenError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "ram" => Ok(Self::Ram),
-            "ssd" | "both" => Err(WrittenError {
-                error: format!("store \"{text}\" needs an SSD store, and this daemon has none"),
-                remedy: "say `ram`, or leave it out: then it has whatever stores there are".to_string(),
-            }),
+            "ssd" => Ok(Self::Ssd),
+            "both" => Ok(Self::Both),
             _ => {
                 let shown: String = text.chars().take(60).collect();
                 let remedy = "known are ram, ssd, both".to_string();

@@ -179,7 +179,10 @@ impl<P: FaultInjection> Sim<P> {
         let failed = |ssd: &Ssd| ssd.stats().iter().any(|s| s.out_of_service.is_some()) || ssd.has_more_to_drop();
         let devices = world.devices.iter().any(|d| d.under_way() > 0) || core.ssd().is_some_and(failed);
         let waits = |(d, s): (usize, &SimSide)| {
-            s.pending > 0 && !devices && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.paused.disk.0 as usize != d)
+            s.pending > 0
+                && !devices
+                && s.disk.under_way() == 0
+                && world.paused.iter().all(|p| p.paused.disk.0 as usize != d)
         };
         if let Some(d) = world.sides.iter().enumerate().position(waits) {
             let waits = world.requests.values().find(|p| p.req.disk.0 as usize == d).map(|p| p.req);

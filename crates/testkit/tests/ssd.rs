@@ -5,7 +5,7 @@
 use undercroft_cache::fault_injection::Bug;
 use undercroft_testkit::ssd::{SsdOutcome, SsdPlan, run};
 
-const STEPS: u64 = 1500;
+const STEPS: u64 = 1000;
 
 fn from_env(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -28,8 +28,14 @@ fn every_block_that_is_served_is_what_the_image_holds() {
     println!("{seeds} seeds: {total:?}");
 }
 
+#[test]
+fn debug_one() {
+    let bug = std::env::var("BUG").ok().map(|b| *Bug::ALL.iter().find(|x| format!("{x:?}") == b).unwrap());
+    println!("{:?}", run(SsdPlan { seed: from_env("SEED").unwrap_or(1), steps: STEPS, bug }));
+}
+
 /// Seeds that a bug may take at most to be found.
-const BUG_SEEDS: u64 = 400;
+const BUG_SEEDS: u64 = 300;
 
 fn assert_found(bug: Bug) {
     let found = (1..=BUG_SEEDS).find_map(|seed| {

@@ -7,7 +7,7 @@ use super::header::{self, Header, Refusal};
 use super::own::own_clusters;
 use crate::layers::{self, FileState};
 use crate::registry::InUse;
-use crate::{OpenError, detect, raw};
+use crate::{ImageFiles, OpenError, detect, raw};
 use imago::file::File;
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
@@ -41,6 +41,8 @@ pub(super) struct Chain {
     pub depth: usize,
     /// The images behind the top one, and what that has of its own.
     pub base: Option<Base>,
+    /// All files, as they were found.
+    pub files: Option<ImageFiles>,
     /// Released last.
     pub claims: Vec<Claimed>,
 }
@@ -62,12 +64,14 @@ pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<&str>) -
         claims: Vec::new(),
         direct: true,
         states: Vec::new(),
+        files: Vec::new(),
+        found: None,
         base: None,
     };
     let top = file.clone();
     let (access, header, fence) = opening.qcow2(Path::new(&spec.location), file, not_direct, !spec.read_only)?;
-    let Opening { ids, claims, direct, base, .. } = opening;
-    Ok(Chain { access, header, file: top, fence, direct, depth: ids.len(), base, claims })
+    let Opening { ids, claims, direct, base, found: files, .. } = opening;
+    Ok(Chain { access, header, file: top, fence, direct, depth: ids.len(), base, files, claims })
 }
 
 /// What the top image has of its own, and what the others are together; nothing if that cannot be told.
@@ -96,6 +100,10 @@ struct Opening<'a> {
     direct: bool,
     /// The files of the chain as they were when they were opened, the top first.
     states: Vec<Option<FileState>>,
+    /// The files themselves, and whether each is read as qcow2.
+    files: Vec<(DiskFile, bool)>,
+    /// All of them, before any was changed.
+    found: Option<ImageFiles>,
     /// That of the top image; what is opened last is the top.
     base: Option<Base>,
 }
@@ -123,6 +131,7 @@ impl Opening<'_> {
         raw::lock(file, image, !write, write)?;
         let state = FileState::of(file, qcow2).map_err(|e| io_error(image, "asking for its state", e))?;
         self.states.push(state);
+        self.files.push((file.clone(), qcow2));
         if let Some(why) = not_direct {
             raw::warn_not_direct(image, why);
             self.direct = false;
@@ -160,6 +169,9 @@ impl Opening<'_> {
             && let Some(backing) = &backing
         {
             self.base = base(&file, &header, &self.states, backing.size());
+        }
+        if self.ids.first() == Some(&file.id) {
+            self.found = ImageFiles::of(std::mem::take(&mut self.files));
         }
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let storage = storage(path, &file, write, Arc::clone(&fence))?;

@@ -19,7 +19,7 @@ pub use own::own_clusters;
 pub use verify::{Failure, Verified, verify};
 
 use super::failures::{FailureLog, io_error};
-use super::{Backend, Geometry, ImageSpec, OpenError};
+use super::{Backend, Geometry, ImageFiles, ImageSpec, OpenError};
 use gate::Gate;
 use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::{FormatAccess, Mapping, ShallowMapping, Storage};
@@ -56,7 +56,7 @@ pub struct Qcow2 {
 impl Qcow2 {
     /// Opens the image in `file`.
     pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<String>) -> Result<Self, OpenError> {
-        let chain::Chain { access, header, file, fence, direct, depth, claims, base } =
+        let chain::Chain { access, header, file, fence, direct, depth, claims, base, files } =
             chain::open(spec, file, not_direct.as_deref())?;
         let geometry = geometry(spec, &header, access.req_align() as u64)?;
         let image = Image {
@@ -71,6 +71,7 @@ impl Qcow2 {
             out_of_service: AtomicBool::new(false),
             owes: AtomicBool::new(false),
             failures: Mutex::new(FailureLog::default()),
+            files,
             _claims: claims,
         };
         let failed =
@@ -177,6 +178,10 @@ impl Backend for Qcow2 {
         })
     }
 
+    fn files(&self) -> Option<ImageFiles> {
+        self.pool.work().files.clone()
+    }
+
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
     }
@@ -225,6 +230,8 @@ struct Image {
     /// The log says that a table could not be written.
     owes: AtomicBool,
     failures: Mutex<FailureLog>,
+    /// All files of the chain.
+    files: Option<ImageFiles>,
     /// Released last.
     _claims: Vec<chain::Claimed>,
 }

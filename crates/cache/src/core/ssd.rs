@@ -6,7 +6,7 @@
 use super::Core;
 use crate::disk::Cx;
 use crate::fault_injection::FaultInjection;
-use crate::store::ssd::{Kept, Known, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, Stamp, TooManyOwners};
+use crate::store::ssd::{Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, Stamp, TooManyOwners};
 use crate::store::tier::Tier;
 use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget, OpId};
 use undercroft_host::IoBuf;
@@ -70,8 +70,7 @@ impl<P: FaultInjection> Core<P> {
     /// It has ended when [`Ssd::is_stopped`] says so; ticks and completions go on until then.
     pub fn stop_ssd(&mut self, stamps: &[(DiskId, Stamp)]) {
         let Some(tier) = self.arena.tier_mut() else { return };
-        let stamps: Vec<_> =
-            stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
+        let stamps: Vec<_> = stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
         tier.ssd_mut().stop(&stamps);
     }
 
@@ -87,6 +86,28 @@ impl<P: FaultInjection> Core<P> {
     pub fn ssd_stats_of(&self, id: DiskId) -> Option<OwnerStats> {
         let tier = self.arena.tier()?;
         Some(tier.ssd().owner_stats(tier.owner(id)?))
+    }
+
+    /// Blocks that the disk may have of the store; with none, nothing of it is admitted.
+    pub fn set_ssd_share(&mut self, id: DiskId, blocks: u64) {
+        if let Some(tier) = self.arena.tier_mut()
+            && let Some(owner) = tier.owner(id)
+        {
+            tier.ssd_mut().set_share(owner, blocks);
+        }
+    }
+
+    /// Nothing of the disk is in the store any more.
+    pub fn drop_ssd(&mut self, id: DiskId) {
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.drop_all(id);
+        }
+    }
+
+    /// The disk, which is idle, is about to be removed: what the store has of it stays with the owner that is returned,
+    /// until whoever closes the image has told the store its stamp, and detached the owner.
+    pub fn part_ssd(&mut self, id: DiskId) -> Option<OwnerId> {
+        self.arena.tier_mut()?.part(id)
     }
 
     /// An operation has ended that was the store's own.

@@ -91,6 +91,11 @@ impl Tier {
         }
     }
 
+    /// The disk goes, but not yet what the store has of it: under this name.
+    pub(crate) fn part(&mut self, disk: DiskId) -> Option<OwnerId> {
+        self.uses.get_mut(disk.0 as usize).and_then(Option::take).map(|gone| gone.owner)
+    }
+
     /// The store's name for the disk, if it uses the store.
     pub(crate) fn owner(&self, disk: DiskId) -> Option<OwnerId> {
         self.uses.get(disk.0 as usize)?.as_ref().map(|u| u.owner)

@@ -3,10 +3,10 @@
 
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
-use undercroft_cache::ssd::{
-    Admission, BootId, Format, Identity, Kept, Known, Media, Region, Ssd, Stamp, StoreId,
+use undercroft_cache::ssd::{Admission, BootId, Format, Identity, Kept, Known, Media, Region, Ssd, Stamp, StoreId};
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, IoError, IoKind, IoTarget, Op, SSD,
 };
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, IoError, IoKind, IoTarget, Op, SSD};
 use undercroft_engine::PolicyKind;
 use undercroft_host::IoBuf;
 use undercroft_testkit::front::{Front, Values, request};

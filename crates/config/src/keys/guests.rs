@@ -51,10 +51,10 @@ const NODE_STORE: Key = key!(
     "store",
     Text,
     "as above it, or all there are",
-    "`ram`",
+    "`ram`; with `[ssd]` also `ssd`, `both`",
     Set("inherit"),
-    "Which stores its blocks may be in. `ssd` and `both` are refused: they are for an SSD store, which this version \
-     does not have."
+    "Which stores its blocks may be in. `ssd`: of RAM, its disks have no more than serving them takes (`4MiB` each), \
+     their floor or their size. `ssd` and `both` are refused where there is no `[ssd]`."
 );
 const NODE_GOAL: Key = key!(
     "goal",

@@ -40,6 +40,73 @@ pub const STORE: Section = Section {
     ],
 };
 
+/// `[ssd]`.
+pub const SSD: Section = Section {
+    header: "[ssd]",
+    doc: "The SSD store: files or block devices that hold blocks which RAM has no room for. Without `paths` there is \
+        none. It holds nothing that the images do not hold, so that losing it loses nothing. Each worker has a part of \
+        each file, and reads and writes it with direct I/O. `undercroft ssd` shows it.",
+    keys: &[
+        key!(
+            "paths",
+            Paths,
+            "none",
+            "1 to 16 files or block devices",
+            Restart,
+            "What it consists of. A file that is missing is made, with its space reserved, mode 0600. The file system \
+             must have direct I/O (tmpfs has not). No other daemon may use them, and none may belong to an image. A \
+             device is used if it begins and ends with zeroes or holds an SSD store of Undercroft; one that holds \
+             anything else is refused: `blkdiscard` empties it."
+        ),
+        key!(
+            "size",
+            Size,
+            "the whole of each block device; files need one",
+            "at least `64MiB`",
+            Restart,
+            "Bytes of each file, and of each block device that are used."
+        ),
+        key!(
+            "segment",
+            Size,
+            "`2MiB`",
+            "`256KiB` to `16MiB`, a power of two",
+            Restart,
+            "Bytes that are written one behind the other, and given up together. Best is a multiple of what the flash \
+             erases at once."
+        ),
+        key!(
+            "writes_per_day",
+            Size,
+            "no limit",
+            "at least `1GiB`",
+            Restart,
+            "Bytes that are written to all of them together in a day at most, to spare the flash: what its maker \
+             allows for (capacity times DWPD) or less. What was not written in one hour can be made up for in another."
+        ),
+        key!(
+            "admit",
+            Text,
+            "`second`",
+            "`second`, `all`, `none`",
+            Restart,
+            "Which blocks that RAM evicts are written to it. `second`: those that were used again while they were in \
+             RAM, or that are evicted for the second time within a while, so that a scan writes nothing. `all`: every \
+             one. `none`: nothing is written; what is there is read."
+        ),
+        key!(
+            "format",
+            Boolean,
+            "`false`",
+            "",
+            Restart,
+            "Whether an SSD store of Undercroft that does not fit is made anew, with what it holds lost: one of \
+             another version, size, segment or number of workers. Otherwise such a store stays as it is, out of \
+             service. Never makes anything out of a file or device that holds something else."
+        ),
+    ],
+};
+
 /// `[pressure]`.
 pub const PRESSURE: Section = Section {
     header: "[pressure]",

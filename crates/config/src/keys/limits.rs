@@ -16,6 +16,16 @@ pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1024 * MIB;
 pub const UNIT_BYTES: u64 = 4096;
 /// Least share of a disk, in bytes: at least half of it is cache then, besides the disk's I/O under way.
 pub const SHARE_BYTES_MIN: u64 = 4 * MIB;
+/// Files and devices of an SSD store at most.
+pub const SSD_PATHS_MAX: usize = 16;
+/// Least bytes of a file of an SSD store.
+pub const SSD_BYTES_MIN: u64 = 64 * MIB;
+/// Bytes of a segment of an SSD store.
+pub const SSD_SEGMENT_DEFAULT: u64 = 2 * MIB;
+/// Bounds of that.
+pub const SSD_SEGMENT_RANGE: [u64; 2] = [256 * KIB, 16 * MIB];
+/// Least bytes that an SSD store may be allowed to write in a day.
+pub const SSD_WRITES_PER_DAY_MIN: u64 = 1024 * MIB;
 /// Weight of a disk without one.
 pub const WEIGHT_DEFAULT: u32 = 100;
 /// Largest weight.

@@ -10,7 +10,7 @@ mod nbd;
 mod words;
 
 pub use guests::{CONTAINER, DISK, SHARES, VM};
-pub use host::{DAEMON, KSM, PRESSURE, SCAN, STORE};
+pub use host::{DAEMON, KSM, PRESSURE, SCAN, SSD, STORE};
 pub use limits::*;
 pub use nbd::{NBD, NBD_LISTEN};
 
@@ -73,6 +73,8 @@ pub enum Kind {
     Percentage,
     /// A list of names.
     Names,
+    /// A list of paths.
+    Paths,
     /// A table of keys.
     Table,
     /// Several tables.
@@ -94,6 +96,7 @@ impl Kind {
             Self::Address => "address",
             Self::Percentage => "percentage",
             Self::Names => "list of names",
+            Self::Paths => "list of paths",
             Self::Table => "table",
             Self::Tables => "tables",
         }
@@ -143,6 +146,7 @@ pub const ROOT: Section = Section {
     doc: "The file consists of these tables. Relative paths are taken from the directory of the file.",
     keys: &[
         key!("store", Table, "all defaults", "", Name, "The RAM that caches."),
+        key!("ssd", Table, "no SSD store", "", Name, "Files and devices that hold blocks beside RAM."),
         key!("pressure", Table, "all defaults", "", Name, "When memory is given back to the machine."),
         key!("ksm", Table, "not managed", "", Name, "Merging of equal pages of guests' RAM by the kernel."),
         key!("daemon", Table, "all defaults", "", Name, "The process: sockets, threads, logs."),
@@ -180,8 +184,8 @@ pub fn all_settable() -> Vec<&'static Key> {
 }
 
 /// All sections, in the order in which docs list them.
-pub const SECTIONS: [&Section; 12] =
-    [&ROOT, &STORE, &SHARES, &PRESSURE, &DAEMON, &NBD, &NBD_LISTEN, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
+pub const SECTIONS: [&Section; 13] =
+    [&ROOT, &STORE, &SSD, &SHARES, &PRESSURE, &DAEMON, &NBD, &NBD_LISTEN, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
 
 /// Keys that were given another name: the former one, which is refused, and the present one.
 const RENAMED: [(&str, &str); 2] = [("share", "deduplicate"), ("share_base", "deduplicate_base")];

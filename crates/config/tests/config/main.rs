@@ -8,6 +8,7 @@ mod place;
 mod pools;
 mod pressure;
 mod refused;
+mod ssd;
 mod standing;
 
 use place::{GIB, MIB, Place};
@@ -217,6 +218,7 @@ fn the_example_is_good_with_every_line_uncommented() {
     let whole = whole
         .replace("/var/lib/libvirt/images/web.qcow2", place.at("a.raw").to_str().unwrap())
         .replace("/dev/vg0/web-data", place.at("b.raw").to_str().unwrap())
+        .replace("/var/lib/undercroft", place.dir.path().to_str().unwrap())
         .replace("/run/undercroft", place.dir.path().to_str().unwrap());
     let plan = place.good(&whole);
     assert_eq!(plan.disks.len(), 3);

@@ -5,7 +5,7 @@
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call, not_found, wrong_method};
 pub use super::description::openapi;
-use super::{Caller, Daemon, disks, hot_sets, metrics, nodes, recordings};
+use super::{Caller, Daemon, disks, hot_sets, metrics, nodes, recordings, ssd};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -36,6 +36,8 @@ pub(crate) fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/disks/{name}/ranges", get(nodes::get_ranges))
         .route("/v1/ranges", put(nodes::put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
         .route("/v1/store", patch(patch_store))
+        .route("/v1/ssd", get(ssd::get_ssd).patch(ssd::patch_ssd))
+        .route("/v1/ssd/drop", post(ssd::drop_ssd))
         .route("/v1/ksm", patch(patch_ksm))
         .route("/v1/recordings", get(recordings::get_recordings).post(recordings::post_recording))
         .route("/v1/recordings/{id}", get(recordings::get_recording).delete(recordings::delete_recording))

@@ -2,11 +2,12 @@
 //!
 //! Owns the list of both. Never answers anything. Invariant: docs/openapi.json is what it says (a test).
 
-use super::{api, disks, hot_sets, nodes, recordings};
+use super::{api, disks, hot_sets, nodes, recordings, ssd};
 use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
 use undercroft_api::record::{RecordBody, RecordingStatus};
+use undercroft_api::ssd::{SsdChangeBody, SsdCounters, SsdDeviceStatus, SsdStatus, SsdWritten};
 use undercroft_api::status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
     LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection, PressureStatus,
@@ -47,6 +48,9 @@ use utoipa::OpenApi;
         nodes::get_ranges,
         nodes::put_ranges,
         api::patch_store,
+        ssd::get_ssd,
+        ssd::patch_ssd,
+        ssd::drop_ssd,
         api::patch_ksm,
         recordings::get_recordings,
         recordings::post_recording,
@@ -61,6 +65,11 @@ use utoipa::OpenApi;
     components(schemas(
         Status,
         StoreStatus,
+        SsdStatus,
+        SsdDeviceStatus,
+        SsdWritten,
+        SsdCounters,
+        SsdChangeBody,
         PressureStatus,
         PressureDirection,
         KsmStatus,

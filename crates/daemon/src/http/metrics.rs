@@ -4,6 +4,7 @@
 //! buckets are cumulative counts at exact powers of two of nanoseconds.
 
 mod family;
+mod ssd;
 mod table;
 
 use self::family::{Family, Place, Read};

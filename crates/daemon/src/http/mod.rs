@@ -15,6 +15,7 @@ mod nodes;
 mod recordings;
 mod scope;
 pub mod server;
+mod ssd;
 
 pub use server::{ControlListeners, ControlServer, ListenError};
 
@@ -25,7 +26,7 @@ use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
     ControlError, DiskStatus, KsmStatus, NodeChange, NodeChanged, NodeStatus, RangesStatus, RangesTaken,
-    RecordingStatus, ReloadReport, ShareEvent, SharesStatus, Status, StoreStatus,
+    RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SsdStatus, Status, StoreStatus,
 };
 use undercroft_config::DiskSpec;
 use undercroft_host::Passed;
@@ -134,6 +135,25 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// `Failed` if this kernel has none, this process may not, or another daemon does.
     fn manage_ksm(&self, manage: bool, unmerge: bool, by: &Caller) -> Result<KsmStatus, ControlError>;
+
+    /// The SSD store.
+    ///
+    /// # Errors
+    /// `NotFound` if none is configured.
+    fn ssd(&self) -> Result<SsdStatus, ControlError>;
+
+    /// Takes the SSD store into service, or out of it: its files and devices are closed then, and what they hold is
+    /// given up. Nothing is done if that is so already.
+    ///
+    /// # Errors
+    /// `NotFound` if none is configured; `Failed` if a file or device cannot be used.
+    fn set_ssd(&self, in_service: bool, by: &Caller) -> Result<SsdStatus, ControlError>;
+
+    /// Drops what the SSD store holds, of one disk or of all; returns how many bytes that were.
+    ///
+    /// # Errors
+    /// `NotFound` if no SSD store is configured or there is no such disk; `Conflict` if it is out of service.
+    fn drop_ssd(&self, disk: Option<&str>, by: &Caller) -> Result<u64, ControlError>;
 
     /// Attaches a disk. See `ServePlan::plan_disk` for the checks against the disks there are.
     ///

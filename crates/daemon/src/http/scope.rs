@@ -63,6 +63,8 @@ pub(super) fn router(daemon: Arc<dyn Daemon>, vm: &str, host: PathBuf) -> Router
         .route("/v1/disks/{name}/hot-set", any(refuse))
         .route("/v1/disks/{name}/warm", any(refuse))
         .route("/v1/store", any(refuse))
+        .route("/v1/ssd", any(refuse))
+        .route("/v1/ssd/drop", any(refuse))
         .route("/v1/ksm", any(refuse))
         .route("/v1/recordings", any(refuse))
         .route("/v1/recordings/{id}", any(refuse))

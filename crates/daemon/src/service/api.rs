@@ -12,7 +12,7 @@ use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
     DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
-    ShareEvent, SharesStatus, Status, StoreStatus,
+    ShareEvent, SharesStatus, SsdStatus, Status, StoreStatus,
 };
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, DiskSpec, Machine, NodeChange, ServePlan};
 use undercroft_host::Passed;
@@ -89,6 +89,31 @@ impl Daemon for Service {
         let before = self.switch_ksm(manage, unmerge)?;
         tracing::info!("changed by {by}: ksm.manage: {before} -> {manage}{}", if unmerge { ", unmerged" } else { "" });
         Ok(self.ksm_status())
+    }
+
+    fn ssd(&self) -> Result<SsdStatus, ControlError> {
+        self.wanted_ssd()
+    }
+
+    fn set_ssd(&self, in_service: bool, by: &Caller) -> Result<SsdStatus, ControlError> {
+        let _change = self.change.lock();
+        let status = self.switch_ssd(in_service)?;
+        tracing::info!(
+            "changed by {by}: the SSD store is {}",
+            if in_service { "in service" } else { "out of service" }
+        );
+        Ok(status)
+    }
+
+    fn drop_ssd(&self, disk: Option<&str>, by: &Caller) -> Result<u64, ControlError> {
+        let _change = self.change.lock();
+        let dropped = self.drop_from_ssd(disk)?;
+        tracing::info!(
+            "asked by {by}: {} of {} dropped from the SSD store",
+            Size(dropped),
+            disk.unwrap_or("all disks")
+        );
+        Ok(dropped)
     }
 
     fn add_disk(&self, spec: DiskSpec, by: &Caller) -> Result<DiskStatus, ControlError> {

@@ -3,19 +3,20 @@
 //! Owns the order of attaching and detaching. Never touches the data path. Invariant: a disk is reachable for guests
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
-use super::ServiceError;
 use super::images::ImageFile;
 use super::residence::{self, Residence};
+use super::ssd::Gone;
 use super::warming::Round;
-use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
+use super::{Service, ServiceError};
+use crate::worker::{self, DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use undercroft_api::ranges::DiskRanges;
-use undercroft_backend::{self as backend, Backend, OpenError, OpenOptions};
+use undercroft_backend::{self as backend, Backend, ImageFiles, ImageStamp, OpenError, OpenOptions};
 use undercroft_cache::Geometry;
 use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, IoTarget, LayerId, OpId};
 use undercroft_config::DiskPlan;
@@ -50,6 +51,12 @@ pub struct ServedDisk {
     detaching: AtomicBool,
     /// The file that its image was opened from, if it is one.
     image_file: Option<ImageFile>,
+    /// All files of the image, while it is open; they keep their locks until they are let go here, too.
+    files: Mutex<Option<ImageFiles>>,
+    /// Which of its worker's disks it is.
+    life: Option<u64>,
+    /// Who is told when it has gone, if there is an SSD store.
+    told_when_gone: OnceLock<Weak<Service>>,
     /// What its worker said about it last.
     last: Mutex<Option<DiskReport>>,
     /// What containers have of it.
@@ -153,6 +160,7 @@ impl ServedDisk {
         group: Option<GroupId>,
     ) -> Result<Self, ServiceError> {
         let Opened { plan, backend, base, file } = opened;
+        let files = backend.files();
         let mut layer = base.as_ref().map(|b| b.layer);
         let geometry = backend.geometry().clone();
         let description = match &plan.vm {
@@ -162,11 +170,11 @@ impl ServedDisk {
         let residence = if backend.is_open() { Residence::default() } else { Residence::elsewhere() };
         let options = options(&plan, &geometry, capacity_blocks, group);
         let (name, settings, poll_ns) = (plan.name.clone(), plan.settings, plan.poll.as_nanos() as u64);
-        let id = worker
+        let (id, life) = worker
             .call(move |w| {
                 let id = w.add_disk(name, backend, options, poll_ns)?;
                 w.core().set(id, &settings);
-                Ok(id)
+                Ok((id, w.life(id)))
             })
             .map_err(|e| silent(e, worker_number))?
             .map_err(|source| ServiceError::Attach { disk: plan.name.clone(), source })?;
@@ -195,6 +203,9 @@ impl ServedDisk {
             file: Mutex::new(None),
             detaching: AtomicBool::new(false),
             image_file: file,
+            files: Mutex::new(files),
+            life,
+            told_when_gone: OnceLock::new(),
             last: Mutex::default(),
             ranges: Mutex::new(ranges),
             residence,
@@ -306,6 +317,31 @@ impl ServedDisk {
         self.image_file.as_ref()
     }
 
+    /// All files of its image, if it is open and they can tell whether somebody changed them.
+    pub(super) fn files(&self) -> Option<ImageFiles> {
+        self.files.lock().unwrap_or_else(|p| p.into_inner()).clone()
+    }
+
+    /// Lets go of these files, because the image is to be closed.
+    pub(super) fn take_files(&self) -> Option<ImageFiles> {
+        self.files.lock().unwrap_or_else(|p| p.into_inner()).take()
+    }
+
+    /// What they say now.
+    pub(super) fn stamp(&self) -> Option<ImageStamp> {
+        self.files()?.stamp().ok()?
+    }
+
+    /// Which of its worker's disks it is.
+    pub(super) fn life(&self) -> Option<u64> {
+        self.life
+    }
+
+    /// Has the service told when it has gone, of which blocks are in the SSD store.
+    pub(super) fn tell_when_gone(&self, service: Weak<Service>) {
+        let _ = self.told_when_gone.set(service);
+    }
+
     /// Its trust group, if it shares.
     pub(super) fn group(&self) -> Option<GroupId> {
         self.group
@@ -358,7 +394,7 @@ impl ServedDisk {
         let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());
         match self.host.worker.call(move |w| w.report(id)) {
             Ok(Some(report)) => *last = Some(report.clone()),
-            Err(Gone::Silent) => return last.clone().map(|r| DiskReport { silent: true, ..r }),
+            Err(worker::Gone::Silent) => return last.clone().map(|r| DiskReport { silent: true, ..r }),
             _ => *last = None,
         }
         last.clone()
@@ -370,6 +406,8 @@ impl ServedDisk {
         self.detaching.store(true, Ordering::Relaxed);
         residence::give_up(self);
         let name = self.info.name.clone();
+        let service = self.told_when_gone.get().cloned();
+        let gone = self.life.map(|life| Gone { worker: self.worker_number, life, files: self.take_files() });
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
         let file = self.file().take();
         let (tx, rx) = channel();
@@ -388,6 +426,12 @@ impl ServedDisk {
         std::thread::spawn(move || {
             if let Ok(backend) = rx.recv() {
                 close(backend, &name);
+                let service = service.and_then(|s| s.upgrade());
+                if let (Some(service), Some(gone)) = (&service, gone) {
+                    service.leave_ssd(&gone);
+                    // Its image can be had by the next one from here on.
+                    drop(gone);
+                }
                 tracing::info!(disk = name, "detached");
                 let _ = finished.send(());
             }
@@ -408,10 +452,10 @@ impl ServedDisk {
 }
 
 /// Why a worker did nothing of what it was asked.
-pub(super) fn silent(e: Gone, worker: usize) -> ServiceError {
+pub(super) fn silent(e: worker::Gone, worker: usize) -> ServiceError {
     match e {
-        Gone::Ended => ServiceError::Stopping,
-        Gone::Silent => ServiceError::Silent { worker },
+        worker::Gone::Ended => ServiceError::Stopping,
+        worker::Gone::Silent => ServiceError::Silent { worker },
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) enum Rank {
     Running,
     /// The kernel's merging of pages.
     Ksm,
+    /// The files and devices of the SSD store.
+    Ssd,
     /// Numbers of trust groups and bases.
     Sharing,
 }

@@ -24,6 +24,7 @@ mod residence;
 mod scan;
 mod shares;
 pub mod shown;
+mod ssd;
 mod start;
 mod status;
 mod versions;
@@ -67,6 +68,8 @@ struct Running {
     scanner: Option<Scanner>,
     /// The thread that moves shares.
     shares: Option<JoinHandle<()>>,
+    /// The thread that looks after the SSD store.
+    ssd: Option<JoinHandle<()>>,
 }
 
 /// The running daemon. The order of its locks is in `locks`.
@@ -91,6 +94,7 @@ pub(crate) struct Service {
     /// What disks were told to hold at most.
     limits: Ordered<limits::Told>,
     ksm: Ordered<memory::KsmState>,
+    ssd: Ordered<ssd::SsdState>,
     shares: Ordered<shares::ShareManager>,
     versions: Ordered<versions::Versions>,
     running: Ordered<Running>,
@@ -217,9 +221,9 @@ impl Service {
         // While there are disks to be asked how they stand.
         self.end_recordings();
         // It asks the workers, so it goes before them.
-        let Running { nbd, scanner, shares } = std::mem::take(&mut *self.running.lock());
+        let Running { nbd, scanner, shares, ssd } = std::mem::take(&mut *self.running.lock());
         drop(scanner);
-        if let Some(thread) = shares {
+        for thread in [shares, ssd].into_iter().flatten() {
             let _ = thread.join();
         }
         let change = self.change.lock_within(CHANGE_WAIT);
@@ -239,6 +243,7 @@ impl Service {
             }
         });
         if all {
+            self.end_ssd();
             self.workers.iter().for_each(|w| w.stop());
         } else {
             tracing::error!(

@@ -100,6 +100,10 @@ impl Service {
         self.make_room(n, plan, blocks).map_err(no_room)?;
         let served = Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?);
         residence::watch(&self.me, &served);
+        if self.plan().ssd.is_wanted() {
+            served.tell_when_gone(self.me.clone());
+            self.use_ssd(&served, true);
+        }
         Ok(served)
     }
 

@@ -290,6 +290,8 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let worker = &disk.host().worker;
     let mut say_at = Instant::now() + CLOSE_WAIT;
     disk.end_file();
+    // They would keep the image locked.
+    drop(disk.take_files());
     let _ = worker.wait_for(move |w| {
         w.shut_clients(id);
         // What is fetched unasked would keep it from coming to rest.

@@ -4,7 +4,7 @@
 
 use super::disk::{self, Opened, Unserved};
 use super::locks::{Ordered, Rank};
-use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, write};
+use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, ssd, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,6 +90,11 @@ impl Service {
         }
         let event_loop = EventLoop::start()?;
         let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes)?;
+        // After the images, which no store may be written over.
+        let (ssd, stores) = ssd::SsdState::begin(&plan);
+        if let Err(e) = ssd::give(&workers, stores) {
+            tracing::error!("disks are served without the SSD store: {e}");
+        }
         let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let limits = plan.nbd_limits;
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
@@ -107,6 +112,7 @@ impl Service {
             event_loop,
             limits: Ordered::new(Rank::Limits, super::limits::Told::default()),
             ksm: Ordered::new(Rank::Ksm, memory::KsmState { keeper, problem: None }),
+            ssd,
             shares: Ordered::new(Rank::Shares, Default::default()),
             versions: Ordered::new(Rank::Versions, Default::default()),
             running: Ordered::new(Rank::Running, Default::default()),
@@ -153,7 +159,13 @@ impl Service {
             tracing::error!("shares stay as they are: there can be no thread that moves them: {e}");
         }
         let scanner = scan::start(self, content_key);
-        self.running.lock().scanner = scanner;
+        let keeper = self.plan().ssd.is_wanted().then(|| ssd::begin(self.me.clone()));
+        if let Some(Err(e)) = &keeper {
+            tracing::error!("nothing is admitted to the SSD store: there can be no thread for it: {e}");
+        }
+        let mut running = self.running.lock();
+        running.scanner = scanner;
+        running.ssd = keeper.and_then(Result::ok);
     }
 }
 

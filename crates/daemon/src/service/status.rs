@@ -190,6 +190,7 @@ impl Service {
                 slow_closed: self.nbd_budget.ended(),
             },
             store,
+            ssd: self.ssd_status(&plan),
             pressure: shown::pressure_status(&self.watch.view()),
             ksm: self.ksm_status(),
             scan,

@@ -76,10 +76,12 @@ pub(crate) enum Asker {
     Limits = 1,
     /// Who divides the store among them.
     Shares = 2,
+    /// Who tells the SSD store which disks are at rest.
+    Ssd = 4,
 }
 
 /// The bits of all who ask.
-const ALL_ASKERS: u8 = Asker::Limits as u8 | Asker::Shares as u8;
+const ALL_ASKERS: u8 = Asker::Limits as u8 | Asker::Shares as u8 | Asker::Ssd as u8;
 
 /// What others may know of a worker without waking it.
 pub(super) struct Seen {

@@ -8,7 +8,8 @@ use super::turn::{SSD, token};
 use super::{AddDiskError, Worker};
 use std::io;
 use undercroft_backend::Backend;
-use undercroft_cache::{Event, Io, IoDone, Ssd, limits};
+use undercroft_cache::ssd::{OutOfService, OwnerId, Region, Ssd};
+use undercroft_cache::{DiskId, Event, Io, IoDone, NoFaults, limits};
 use undercroft_host::{Interest, Trigger};
 
 /// A device of the store, as far as it is this worker's.
@@ -25,6 +26,8 @@ pub(super) struct Devices {
     list: Vec<Device>,
     /// Operations were submitted since the last kick.
     dirty: bool,
+    /// Disks that are gone, and what the store still has of each, until it is taken over by who closes the image.
+    parted: Vec<(u64, OwnerId)>,
 }
 
 impl Devices {
@@ -76,8 +79,60 @@ impl Worker {
                 self.epoll.add(device.backend.wake_fd(), token(SSD, n as u32, 0), Interest::Read, Trigger::Level);
             watched.map_err(AddDiskError::Watch)?;
         }
-        self.devices = Devices { list: devices, dirty: false };
+        self.devices = Devices { list: devices, ..Devices::default() };
         self.core.set_ssd(ssd);
+        Ok(())
+    }
+
+    /// The disk, which is idle, is about to be removed: what the store has of it is kept for [`Worker::take_parted`].
+    pub(super) fn part_from_ssd(&mut self, id: DiskId) {
+        if let (Some(owner), Some(life)) = (self.core.part_ssd(id), self.life(id)) {
+            self.devices.parted.push((life, owner));
+        }
+    }
+
+    /// What the store has of a disk that has been removed; `life` tells which. Once.
+    pub(crate) fn take_parted(&mut self, life: u64) -> Option<OwnerId> {
+        let at = self.devices.parted.iter().position(|(of, _)| *of == life)?;
+        Some(self.devices.parted.remove(at).1)
+    }
+
+    /// Has the core ask for what its store wants done, after that was told something outside of an event.
+    pub(crate) fn serve_ssd(&mut self) {
+        self.apply(Event::Spare { copies: false });
+        self.devices.kick();
+    }
+
+    /// Takes the store out of service, and its devices away as soon as nothing is under way there: then true.
+    pub(crate) fn leave_ssd(&mut self) -> bool {
+        let Some(ssd) = self.core.ssd_mut() else { return true };
+        for device in 0..self.devices.list.len() {
+            ssd.take_out_of_service(device as u16, OutOfService::Operator);
+        }
+        self.serve_ssd();
+        if self.devices.inflight() > 0 {
+            return false;
+        }
+        for device in self.devices.list.drain(..) {
+            let _ = self.epoll.remove(device.backend.wake_fd());
+        }
+        true
+    }
+
+    /// Puts regions on these devices in the place of those that were taken away.
+    ///
+    /// # Errors
+    /// If the kernel refuses to watch their descriptors, or the store has operations under way.
+    pub(crate) fn return_ssd(&mut self, regions: Vec<Region<NoFaults>>, devices: Vec<Device>) -> io::Result<()> {
+        let Some(ssd) = self.core.ssd_mut() else { return Ok(()) };
+        for (region, n) in regions.into_iter().zip(0..) {
+            ssd.given_up_is_recorded(n);
+            ssd.replace(n, region).map_err(|_| io::Error::other("operations on the former one are under way"))?;
+        }
+        for (device, n) in devices.iter().zip(0..) {
+            self.epoll.add(device.backend.wake_fd(), token(SSD, n, 0), Interest::Read, Trigger::Level)?;
+        }
+        self.devices.list = devices;
         Ok(())
     }
 

@@ -467,6 +467,7 @@ impl Worker {
                 self.leaving = true;
                 continue;
             }
+            self.part_from_ssd(id);
             self.core.remove_disk(id);
             if let Some(tap) = &mut self.tap {
                 tap.forget(id);

@@ -12,7 +12,7 @@ use undercroft_api::record::Order;
 use undercroft_api::{
     DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChanged,
     NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
-    ShareEvent, SharesStatus, Status, StoreStatus,
+    ShareEvent, SharesStatus, SsdCounters, SsdStatus, SsdWritten, Status, StoreStatus,
 };
 use undercroft_cache::DiskStats;
 use undercroft_config::{
@@ -30,6 +30,8 @@ pub struct Memory {
     pub stopped: AtomicBool,
     pub memory: AtomicU64,
     pub ksm: AtomicBool,
+    /// Whether it has an SSD store, which then is in service or not.
+    pub ssd: Mutex<Option<bool>>,
     pub version: AtomicU64,
     pub ranges: Mutex<DiskRanges>,
     /// A reload has begun; it waits for `may_end`.
@@ -88,6 +90,7 @@ impl Daemon for Memory {
             workers: 2,
             copying_seconds: 0.25,
             scan: None,
+            ssd: self.ssd().ok(),
             nbd: vec![],
             nbd_listeners: Vec::new(),
             nbd_data: undercroft_api::NbdDataStatus::default(),
@@ -224,6 +227,26 @@ impl Daemon for Memory {
         }
         self.ksm.store(manage, Ordering::SeqCst);
         Ok(self.status().ksm)
+    }
+
+    fn ssd(&self) -> Result<SsdStatus, ControlError> {
+        let none = || ControlError::new(ControlErrorKind::NotFound, "this daemon has no SSD store", "configure one");
+        let in_service = self.ssd.lock().unwrap().ok_or_else(none)?;
+        let written = SsdWritten { admitted_bytes: 8192, summaries_bytes: 4096, ..SsdWritten::default() };
+        let counters = SsdCounters { hits: 5, refused_budget: 2, ..SsdCounters::default() };
+        Ok(SsdStatus { in_service, written, counters, cached_bytes: 4096, ..SsdStatus::default() })
+    }
+
+    fn set_ssd(&self, in_service: bool, _: &Caller) -> Result<SsdStatus, ControlError> {
+        self.ssd()?;
+        *self.ssd.lock().unwrap() = Some(in_service);
+        self.ssd()
+    }
+
+    fn drop_ssd(&self, disk: Option<&str>, _: &Caller) -> Result<u64, ControlError> {
+        let status = self.ssd()?;
+        disk.map_or(Ok(()), |name| self.disk(name).map(drop))?;
+        Ok(status.cached_bytes)
     }
 
     fn add_disk(&self, spec: DiskSpec, _: &Caller) -> Result<DiskStatus, ControlError> {

@@ -53,6 +53,20 @@ fn metrics_have_base_units_and_exact_buckets() {
     ] {
         assert!(text.lines().any(|l| l == line), "{line}\nis missing in\n{text}");
     }
+    assert!(!text.contains("undercroft_ssd"), "there is no SSD store");
+    *api.daemon.ssd.lock().unwrap() = Some(false);
+    let (_, with_ssd) = api.raw("GET /metrics", "");
+    for line in [
+        "undercroft_ssd_in_service 0",
+        "undercroft_ssd_cached_bytes 4096",
+        "undercroft_ssd_hits_total 5",
+        "undercroft_ssd_written_bytes_total{cause=\"admitted\"} 8192",
+        "undercroft_ssd_written_bytes_total{cause=\"summaries\"} 4096",
+        "undercroft_ssd_refused_total{reason=\"budget\"} 2",
+    ] {
+        assert!(with_ssd.lines().any(|l| l == line), "{line}\nis missing in\n{with_ssd}");
+    }
+    assert!(!with_ssd.contains("undercroft_ssd_budget_left"), "there is no limit");
     // 900 ns; 900 and 1500 ns; all but the endless one.
     for (of, n) in [
         ("bucket", ",le=\"0.000001024\"", 1),

@@ -58,6 +58,7 @@ impl Api {
             plan: Mutex::new(plan),
             stopped: AtomicBool::new(false),
             ksm: AtomicBool::new(false),
+            ssd: Mutex::new(None),
             version: AtomicU64::new(7),
             ranges: Mutex::new(DiskRanges::new("web:root", 1 << 30)),
             reloads: AtomicBool::new(false),

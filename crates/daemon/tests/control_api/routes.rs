@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use undercroft_api::{
-    DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, SharesStatus, Status, StoreStatus,
-    client,
+    DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, SharesStatus, SsdStatus, Status,
+    StoreStatus, client,
 };
 use undercroft_config::{DiskPlan, NodePlan};
 use undercroft_daemon::http::Daemon;
@@ -129,6 +129,32 @@ fn the_store_and_ksm_are_changed() {
     assert!(api.refused(Method::PATCH, "/v1/ksm", r#"{"manage": true, "unmerge": true}"#).contains("contradiction"));
 }
 
+#[test]
+fn an_ssd_store_is_shown_switched_and_emptied_where_there_is_one() {
+    let api = Api::start();
+    for (head, body) in [("GET /v1/ssd", ""), ("PATCH /v1/ssd", r#"{"in_service": true}"#), ("POST /v1/ssd/drop", "")] {
+        let (code, answer) = api.raw(head, body);
+        assert!(code == 404 && answer.contains("no SSD store") && answer.contains("\"remedy\""), "{head}: {answer}");
+    }
+    *api.daemon.ssd.lock().unwrap() = Some(true);
+    let ask = |method, body: Option<&str>| {
+        client::request_json::<SsdStatus>(&api.socket, method, "/v1/ssd", body.map(str::to_string)).unwrap()
+    };
+    assert!(ask(Method::GET, None).in_service);
+    assert!(!ask(Method::PATCH, Some(r#"{"in_service": false}"#)).in_service);
+    let (code, answer) = api.raw("POST /v1/ssd/drop?disk=web:root", "");
+    assert_eq!((code, answer.as_str()), (200, r#"{"dropped_bytes":4096}"#));
+    for (head, body, code, needle) in [
+        ("POST /v1/ssd/drop?disk=web:rot", "", 404, "did you mean"),
+        ("POST /v1/ssd/drop?dsik=web:root", "", 400, "the only parameter is disk=NAME"),
+        ("PATCH /v1/ssd", r#"{"in_servce": true}"#, 400, "did you mean \\\"in_service\\\"?"),
+        ("PATCH /v1/ssd", "", 400, "no body"),
+    ] {
+        let (got, answer) = api.raw(head, body);
+        assert!(got == code && answer.contains(needle), "{head} {body}: {got} {answer}");
+    }
+}
+
 /// Two writers: the second one's change is refused if it says what it knows, and otherwise told what it replaced.
 #[test]
 fn a_node_changed_meanwhile_is_not_overwritten_unseen() {
@@ -214,6 +240,8 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("POST /v1/disks/web:root/warm", "{}", 403, "cannot"),
         ("PATCH /v1/store", r#"{"memory": "64MiB"}"#, 403, "cannot"),
         ("PATCH /v1/ksm", "{}", 403, "cannot"),
+        ("GET /v1/ssd", "", 403, "cannot"),
+        ("POST /v1/ssd/drop", "", 403, "cannot"),
         ("POST /v1/reload", "", 403, "cannot"),
         ("POST /v1/stop", "", 403, "cannot"),
         ("POST /v1/recordings", "{}", 403, "cannot"),

@@ -294,9 +294,8 @@ impl<P: FaultInjection> Sim<P> {
             return;
         }
         self.world.note(|| "the SSD store is stopped".into());
-        let stamps: Vec<_> = (0..self.world.sides.len())
-            .map(|d| (DiskId(d as u32), stamp(self.world.sides[d].disk.changes)))
-            .collect();
+        let stamps: Vec<_> =
+            (0..self.world.sides.len()).map(|d| (DiskId(d as u32), stamp(self.world.sides[d].disk.changes))).collect();
         if let Some(run) = &mut self.ssd {
             run.recorded = self.world.sides.iter().map(|side| side.disk.changes).collect();
         }

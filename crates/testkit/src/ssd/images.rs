@@ -117,6 +117,8 @@ impl Image {
             }
         }
         self.restamp(numbers);
+        // Times that others made are durable: the rule cannot know of a change whose time is lost with the power.
+        self.stamps.clear();
     }
 
     /// Power is lost: the time of its last change may not have been written.

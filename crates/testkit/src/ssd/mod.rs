@@ -121,6 +121,8 @@ struct Run<F: FaultInjection> {
     numbers: Numbers,
     step: u64,
     steps: u64,
+    /// Once in so many steps the program ends.
+    restarts_in: u64,
     now: u64,
     segment_bytes: u32,
     has_faults: bool,
@@ -169,8 +171,10 @@ impl<F: FaultInjection> Run<F> {
             device
         });
         let devices = devices.collect();
+        let restarts_in = *rng.pick(&[30, 60, 300]);
+        let most = *rng.pick(&[60, 120, 500]);
         let mut images: Vec<_> =
-            (1..=rng.between(1, 3)).map(|n| Image::new(n, rng.between(20, 500) as usize, &mut numbers)).collect();
+            (1..=rng.between(1, 3)).map(|n| Image::new(n, rng.between(20, most) as usize, &mut numbers)).collect();
         // A device that lies about flushes is forgiven only as long as times of images tell the truth.
         let is_coarse = faults.lost_flushes == 0 && rng.one_in(2);
         images.iter_mut().for_each(|image| image.is_coarse = is_coarse);
@@ -181,6 +185,7 @@ impl<F: FaultInjection> Run<F> {
             numbers,
             step: 0,
             steps: plan.steps,
+            restarts_in,
             now: 0,
             segment_bytes,
             has_faults: kind > 0,

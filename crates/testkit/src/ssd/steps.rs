@@ -10,6 +10,10 @@ impl<F: FaultInjection> Run<F> {
     pub(super) fn one_step(&mut self) {
         self.now += self.rng.below(20_000_000);
         self.stalled = self.stalled.saturating_sub(1);
+        if self.rng.one_in(self.restarts_in) {
+            self.restart();
+            return;
+        }
         match self.rng.below(100) {
             0..=21 => self.offer_some(),
             22..=35 => self.look_up_some(),
@@ -22,9 +26,7 @@ impl<F: FaultInjection> Run<F> {
             95 => self.others_change(),
             96 => self.detach_or_attach(),
             97 => self.device_fault(),
-            98 => self.rarely(),
-            _ if self.rng.one_in(2) => self.restart(),
-            _ => {}
+            _ => self.rarely(),
         }
         self.take_released();
         self.check_held();
@@ -75,14 +77,13 @@ impl<F: FaultInjection> Run<F> {
     }
 
     pub(super) fn look_up(&mut self, image: usize, owner: OwnerId, block: u64) {
-        let expected = self.images[image].page(block);
         let is_changing = self.images[image].change_of(block).is_some();
         let Some(ssd) = &mut self.ssd else { return };
         match ssd.lookup(owner, block) {
             None => {}
             Some(_) if is_changing => self.fail(format!("block {block} is found while it is changed")),
             Some(Found::Staged(bytes)) => {
-                let same = *bytes == expected;
+                let same = *bytes == self.images[image].page(block);
                 self.outcome.staged += 1;
                 if !same {
                     self.fail(format!("block {block} of image {image} in memory is not what the image holds"));
@@ -200,6 +201,11 @@ impl<F: FaultInjection> Run<F> {
 
     /// No block is held that nobody holds.
     fn check_held(&mut self) {
+        if self.step % 8 == 0
+            && let Some(wrong) = self.ssd.as_ref().and_then(Ssd::wrong)
+        {
+            self.fail(wrong);
+        }
         let held: u64 = self.ssd.iter().flat_map(Ssd::stats).map(|s| s.held).sum();
         if held > self.held.len() as u64 {
             self.fail(format!("{held} blocks are held, and {} by anybody", self.held.len()));

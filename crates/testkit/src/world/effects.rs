@@ -4,9 +4,9 @@
 //! does for a request that is not under way, or past its end, is a violation.
 
 use super::{Resumable, World};
-use crate::sim::ssd::device_of;
 use crate::coverage::Seen;
 use crate::rng::fill_pattern;
+use crate::sim::ssd::device_of;
 use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
 use undercroft_host::FRAME_BYTES;
 

@@ -4,7 +4,7 @@
 
 use super::operate::args::{
     AttachArgs, CheckArgs, DropCacheArgs, DuplicatesArgs, KsmArgs, RangesArgs, RecordArgs, ReloadArgs, ServeArgs,
-    SetArgs, SharesArgs, StatusArgs, StopArgs, WhyArgs,
+    SetArgs, SharesArgs, SsdArgs, StatusArgs, StopArgs, WhyArgs,
 };
 use super::operate::disks::{AttachDiskArgs, DetachDiskArgs};
 use super::operate::hot_sets::{HotSetArgs, WarmArgs};
@@ -111,6 +111,8 @@ pub enum Command {
     Trace(Box<TraceArgs>),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
+    /// Show the SSD store, switch it, or drop what it holds
+    Ssd(SsdArgs),
     /// Drop what is cached of a disk, for measurements
     DropCache(DropCacheArgs),
     /// Write which blocks of a disk are hot, for a daemon that its guest migrates to

@@ -18,7 +18,7 @@ pub mod watch;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;
-use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, mount, ranges, record, serve, shares};
+use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, mount, ranges, record, serve, shares, ssd};
 use operate::{status, volume_plugin};
 use output::Out;
 use std::ffi::OsString;
@@ -116,6 +116,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Compare(args) => sim::compare::run(&args, out),
         Command::Trace(args) => trace::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
+        Command::Ssd(args) => ssd::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::HotSet(args) => hot_sets::hot_set(&args, out),
         Command::Warm(args) => hot_sets::warm(&args, out),

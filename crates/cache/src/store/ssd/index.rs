@@ -269,6 +269,12 @@ impl Index {
         before - self.len
     }
 
+    /// The slots of all entries.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let words = self.buckets.iter().flat_map(|b| (0..WAYS).map(|way| b.word(way)));
+        words.map(|word| self.slot(word)).filter(|slot| *slot != 0)
+    }
+
     /// Takes all entries out.
     pub fn clear(&mut self) {
         self.buckets.fill(Bucket::default());

@@ -254,6 +254,11 @@ impl<F: FaultInjection> Ssd<F> {
         self.regions.iter_mut().for_each(|r| r.admitting().set_rule(admission));
     }
 
+    /// What is wrong with the tables of the store, by a look at all of them: for tests.
+    pub fn wrong(&self) -> Option<String> {
+        self.regions.iter().find_map(Region::wrong)
+    }
+
     /// Numbers of each device.
     pub fn stats(&self) -> Vec<SsdStats> {
         self.regions.iter().map(Region::stats).collect()

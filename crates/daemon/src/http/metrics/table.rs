@@ -1,9 +1,9 @@
 //! Every metric: its name, what it says, its type and unit, and where in the status it is read.
 //!
-//! Owns the names, but for those of the counters of disks, which stand beside what they count
-//! ([`undercroft_cache::disk_counters`]); [`super`] makes text of all of them, and docs/metrics.md has them. Never
-//! reads anything but the status. Invariants: a metric never changes its meaning, so a new one gets a new name; base
-//! units (seconds and bytes), which end names; counters end in `_total`.
+//! Owns the names, but for those of the SSD store ([`super::ssd`]) and of the counters of disks, which stand beside
+//! what they count ([`undercroft_cache::disk_counters`]); [`super`] makes text of all of them, and docs/metrics.md has
+//! them. Never reads anything but the status. Invariants: a metric never changes its meaning, so a new one gets a new
+//! name; base units (seconds and bytes), which end names; counters end in `_total`.
 
 use super::family::Unit::{Blocks, Bytes, Number, Pages, Seconds};
 use super::family::{AsNumber, Family, Place, Read, counter, gauge, histogram};
@@ -80,10 +80,10 @@ undercroft_cache::disk_counters!(counters);
 
 /// All metrics, in the order in which they are told.
 pub(super) fn all() -> impl Iterator<Item = &'static Family> {
-    TABLE.iter().chain(DISK_COUNTERS)
+    TABLE.iter().chain(super::ssd::TABLE).chain(DISK_COUNTERS)
 }
 
-/// All but the counters of disks.
+/// All but those of the SSD store and the counters of disks.
 const TABLE: &[Family] = &[
     gauge(
         "undercroft_build_info",

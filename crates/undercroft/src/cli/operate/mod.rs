@@ -16,5 +16,6 @@ pub mod ranges;
 pub mod record;
 pub mod serve;
 pub mod shares;
+pub mod ssd;
 pub mod status;
 pub(crate) mod volume_plugin;

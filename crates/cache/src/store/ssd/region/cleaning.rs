@@ -55,7 +55,12 @@ impl<F: FaultInjection> Region<F> {
 
     /// The oldest segment of the owner that is most over its share, if that segment is complete.
     fn victim(&self) -> Option<(u32, u16)> {
+        // What is being written down of an owner names its segments.
+        let busy = self.writing.as_ref().map(Writing::number);
         let over = |number: u16| {
+            if busy == Some(number) {
+                return None;
+            }
             let owner = self.owners[usize::from(number)].as_ref()?;
             let segment = self.segments.oldest(number)?;
             let it = self.segments.get(segment);
@@ -70,9 +75,7 @@ impl<F: FaultInjection> Region<F> {
     /// The summary of the segment was read: most of its blocks go.
     pub(super) fn cleaning_begins(&mut self, segment: u32, bytes: Option<&[u8]>) {
         let Some(number) = self.cleaning.as_ref().filter(|c| c.segment == segment).map(|c| c.number) else { return };
-        let sequence = self.segments.get(segment).sequence;
-        let read = bytes.and_then(|bytes| Summary::read(bytes, self.store, &self.sums));
-        let Some((summary, _)) = read.filter(|(s, _)| s.sequence == sequence && s.segment == segment) else {
+        let Some(summary) = self.parse_summary(segment, bytes) else {
             self.lose_segment(segment);
             return self.finish_cleaning();
         };

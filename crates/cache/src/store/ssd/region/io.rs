@@ -20,7 +20,7 @@ pub(super) enum Job {
     CleanBlock(u32),
     QuietRead(u32),
     QuietWrite(u32),
-    QuietFlush,
+    QuietFlush(u64),
     QuietCheck(u32),
 }
 
@@ -28,7 +28,7 @@ impl Job {
     /// The segment that it goes to.
     fn segment(self) -> Option<u32> {
         match self {
-            Job::Table | Job::TableFlush | Job::TableCheck | Job::QuietFlush => None,
+            Job::Table | Job::TableFlush | Job::TableCheck | Job::QuietFlush(_) => None,
             Job::Run { segment, .. } => Some(segment),
             Job::Mark(s) | Job::Seal(s) | Job::CleanSummary(s) | Job::CleanBlock(s) => Some(s),
             Job::QuietRead(s) | Job::QuietWrite(s) | Job::QuietCheck(s) => Some(s),
@@ -153,7 +153,7 @@ impl<F: FaultInjection> Region<F> {
         let bytes = is_done.then_some(&*bytes);
         match job {
             Job::Table | Job::Mark(_) | Job::Seal(_) | Job::QuietWrite(_) if !is_done => self.fail(OutOfService::Write),
-            Job::TableFlush | Job::QuietFlush if !is_done => self.fail(OutOfService::Flush),
+            Job::TableFlush | Job::QuietFlush(_) if !is_done => self.fail(OutOfService::Flush),
             Job::Table | Job::TableFlush | Job::TableCheck => self.table_done(bytes),
             Job::Mark(segment) => self.marked(segment),
             Job::Run { .. } => {}
@@ -162,7 +162,7 @@ impl<F: FaultInjection> Region<F> {
             Job::CleanBlock(segment) => self.cleaning_goes_on(segment, bytes),
             Job::QuietRead(segment) => self.quiet_read(segment, bytes),
             Job::QuietWrite(segment) => self.quiet_written(segment),
-            Job::QuietFlush => self.quiet_flushed(),
+            Job::QuietFlush(id) => self.quiet_flushed(id),
             Job::QuietCheck(segment) => self.quiet_checked(segment, bytes),
         }
     }

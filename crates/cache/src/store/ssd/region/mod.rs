@@ -97,6 +97,7 @@ pub struct Region<F: FaultInjection> {
     cleaning: Option<Cleaning>,
     quiet: VecDeque<(u16, Stamp)>,
     writing: Option<Writing>,
+    last_writing: u64,
     jobs: Jobs,
     admitting: Admitting,
     written: Written,
@@ -133,6 +134,7 @@ impl<F: FaultInjection> Region<F> {
             cleaning: None,
             quiet: VecDeque::new(),
             writing: None,
+            last_writing: 0,
             jobs: Jobs::default(),
             admitting: Admitting::new(slots, seed),
             written: Written::default(),
@@ -243,7 +245,6 @@ impl<F: FaultInjection> Region<F> {
     /// An owner goes, and all that is its own.
     pub(super) fn drop_owner(&mut self, number: u16) {
         self.forget_blocks(number);
-        self.abort_quiet(number);
         self.owners[usize::from(number)] = None;
         if self.tables.may_be_clean(number) {
             self.tables.is_wanted = true;
@@ -252,6 +253,7 @@ impl<F: FaultInjection> Region<F> {
 
     /// Drops all blocks of an owner.
     fn forget_blocks(&mut self, number: u16) {
+        self.abort_quiet(number);
         if self.segments.of(number) == 0 {
             return;
         }
@@ -281,6 +283,21 @@ impl<F: FaultInjection> Region<F> {
         if let Some(owner) = &mut self.owners[usize::from(number)] {
             owner.entries -= 1;
         }
+    }
+
+    /// What is wrong with the region's own tables, by a look at all of them: for tests.
+    pub(super) fn wrong(&self) -> Option<String> {
+        let mut entries = vec![0; OWNERS_MAX];
+        for slot in self.index.slots() {
+            let segment = self.segments.get(self.segments.number_of(slot));
+            match self.owners.get(usize::from(segment.owner)) {
+                Some(Some(_)) => entries[usize::from(segment.owner)] += 1,
+                _ => return Some(format!("slot {slot} has an entry, and belongs to nobody: {segment:?}")),
+            }
+        }
+        let owners = self.owners.iter().zip(entries).filter_map(|(owner, n)| Some((owner.as_ref()?.entries, n)));
+        let (is, counted) = owners.into_iter().find(|(is, counted)| is != counted)?;
+        Some(format!("an owner has {counted} entries, and {is} by its account"))
     }
 
     /// Numbers of the device.

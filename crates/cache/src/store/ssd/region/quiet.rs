@@ -21,15 +21,26 @@ enum Phase {
 
 /// What is written down of one owner.
 pub(super) struct Writing {
+    /// Told from others by this.
+    id: u64,
     number: u16,
     stamp: Stamp,
     phase: Phase,
     /// An operation of it is under way.
     is_waiting: bool,
+    /// Of this segment the summary is being read.
+    reading: Option<u32>,
     /// What was read of a segment: its blocks, as the next summary is to have them.
     read: Option<(u32, Vec<(u64, u32)>)>,
     /// Summaries written again, with their sums, and those of them that were not read back yet.
     written: Vec<(u32, u64)>,
+}
+
+impl Writing {
+    /// Of whom.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
 }
 
 impl<F: FaultInjection> Region<F> {
@@ -85,9 +96,10 @@ impl<F: FaultInjection> Region<F> {
     pub(super) fn next_quiet(&mut self) -> Option<SsdIo> {
         if self.writing.is_none() {
             let (number, stamp) = self.quiet.pop_front()?;
-            let (read, written) = (None, Vec::new());
-            let phase = Phase::Rewriting;
-            self.writing = Some(Writing { number, stamp, phase, is_waiting: false, read, written });
+            self.last_writing += 1;
+            let (id, phase, written) = (self.last_writing, Phase::Rewriting, Vec::new());
+            let (is_waiting, reading, read) = (false, None, None);
+            self.writing = Some(Writing { id, number, stamp, phase, is_waiting, reading, read, written });
         }
         let writing = self.writing.as_ref()?;
         if writing.is_waiting {
@@ -95,7 +107,7 @@ impl<F: FaultInjection> Region<F> {
         }
         let io = match writing.phase {
             Phase::Rewriting => self.next_rewriting(),
-            Phase::Flushing => Some(self.flush(Job::QuietFlush)),
+            Phase::Flushing => Some(self.flush(Job::QuietFlush(writing.id))),
             Phase::Checking => match writing.written.last() {
                 Some(&(segment, _)) => self.read_summary(Job::QuietCheck(segment), segment),
                 None => None,
@@ -135,7 +147,9 @@ impl<F: FaultInjection> Region<F> {
         let lost: Vec<u32> = self.segments.queue(number).filter(is_lost).collect();
         let is_ready = |s: &&u32| self.segments.get(**s).state == Segment::Sealed && self.segments.get(**s).busy == 0;
         if let Some(&segment) = lost.iter().find(is_ready) {
-            return self.read_summary(Job::QuietRead(segment), segment);
+            let io = self.read_summary(Job::QuietRead(segment), segment)?;
+            self.writing.as_mut()?.reading = Some(segment);
+            return Some(io);
         }
         // One that is not complete has no summary yet: nothing of it is recovered. One that is being emptied names blocks
         // that are gone, whatever was changed.
@@ -147,22 +161,28 @@ impl<F: FaultInjection> Region<F> {
         let writing = self.writing.as_mut()?;
         writing.phase = Phase::Flushing;
         if self.faults.has(Bug::SsdCleanBeforeFlush) {
-            self.quiet_flushed();
+            let id = writing.id;
+            self.quiet_flushed(id);
             return None;
         }
-        Some(self.flush(Job::QuietFlush))
+        let id = writing.id;
+        Some(self.flush(Job::QuietFlush(id)))
+    }
+
+    /// The summary of a segment, if these bytes are the one that was written last: of one that went elsewhere, what was
+    /// there before is whole, too.
+    pub(super) fn parse_summary(&self, segment: u32, bytes: Option<&[u8]>) -> Option<Summary> {
+        let (summary, sum) = Summary::read(bytes?, self.store, &self.sums)?;
+        (sum == self.segments.get(segment).sum).then_some(summary)
     }
 
     /// A summary was read.
     pub(super) fn quiet_read(&mut self, segment: u32, bytes: Option<&[u8]>) {
-        let is_of = |w: &&mut Writing| w.is_waiting && w.phase == Phase::Rewriting;
-        if self.writing.as_mut().filter(is_of).is_none() {
+        if self.writing.as_ref().is_none_or(|w| w.reading != Some(segment)) {
             return;
         }
-        let sequence = self.segments.get(segment).sequence;
-        let read = bytes.and_then(|bytes| Summary::read(bytes, self.store, &self.sums));
-        let entries = match read.filter(|(s, _)| s.sequence == sequence && s.segment == segment) {
-            Some((summary, _)) => summary.entries,
+        let entries = match self.parse_summary(segment, bytes) {
+            Some(summary) => summary.entries,
             None => {
                 // Whatever it is, it is to be no summary of blocks.
                 self.lose_segment(segment);
@@ -170,7 +190,7 @@ impl<F: FaultInjection> Region<F> {
             }
         };
         if let Some(writing) = &mut self.writing {
-            writing.read = Some((segment, entries));
+            (writing.read, writing.reading) = (Some((segment, entries)), None);
             writing.is_waiting = false;
         }
     }
@@ -183,8 +203,9 @@ impl<F: FaultInjection> Region<F> {
     }
 
     /// Summaries are durable.
-    pub(super) fn quiet_flushed(&mut self) {
-        let Some(writing) = self.writing.as_mut().filter(|w| w.phase == Phase::Flushing) else { return };
+    pub(super) fn quiet_flushed(&mut self, id: u64) {
+        // Of one that was given up, the flush began too early.
+        let Some(writing) = self.writing.as_mut().filter(|w| w.id == id) else { return };
         writing.is_waiting = false;
         writing.phase = Phase::Checking;
         if self.faults.has(Bug::SsdNotReadBack) {

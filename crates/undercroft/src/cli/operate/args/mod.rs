@@ -6,10 +6,12 @@ mod daemon;
 mod guests;
 mod keys;
 mod memory;
+mod ssd;
 
 pub use daemon::{AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs};
 pub use guests::{RangesArgs, RecordArgs};
 pub use memory::{DuplicatesArgs, KsmArgs, KsmCommand, SetArgs, SharesArgs, WhyArgs};
+pub use ssd::{SsdArgs, SsdCommand};
 
 use clap::{Args, ValueHint};
 use std::path::PathBuf;

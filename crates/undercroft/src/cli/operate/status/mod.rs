@@ -140,6 +140,9 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
             human_size(store.saved_bytes)
         );
     }
+    if let Some(ssd) = &status.ssd {
+        text += &super::ssd::summary(ssd);
+    }
     text += &notes(status);
     if let Some(scan) = &status.scan {
         text += &scanned(scan);

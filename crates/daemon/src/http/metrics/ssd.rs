@@ -1,0 +1,82 @@
+//! The metrics of the SSD store; there are none of them without one.
+//!
+//! Owns their names. Never reads anything but the status. Invariants: as of [`super::table`].
+
+use super::family::Unit::{Blocks, Bytes, Number};
+use super::family::{AsNumber, Family, Place, Read, counter, gauge};
+
+macro_rules! place {
+    ($($path:ident).+) => {
+        Place { path: concat!("ssd", $(".", stringify!($path)),+), read: |s| s.ssd.as_ref()?.$($path).+.number() }
+    };
+}
+
+macro_rules! ssd {
+    ($($path:ident).+) => { Read::Daemon(place!($($path).+)) };
+}
+
+/// All of them, in the order in which they are told.
+pub(super) const TABLE: &[Family] = &[
+    gauge("undercroft_ssd_in_service", "1 if the SSD store is in service.", Number, ssd!(in_service)),
+    gauge("undercroft_ssd_capacity_bytes", "What the SSD store has room for.", Bytes, ssd!(capacity_bytes)),
+    gauge("undercroft_ssd_cached_bytes", "Blocks in the SSD store.", Bytes, ssd!(cached_bytes)),
+    gauge(
+        "undercroft_ssd_held_bytes",
+        "Of these, blocks that are in RAM or with a guest as well: the first to go.",
+        Bytes,
+        ssd!(held_bytes),
+    ),
+    gauge(
+        "undercroft_ssd_memory_bytes",
+        "Memory of the SSD store's tables, and of blocks that wait to be written to it.",
+        Bytes,
+        ssd!(memory_bytes),
+    ),
+    gauge(
+        "undercroft_ssd_budget_left_bytes",
+        "What may be written to the SSD store at once, of what is allowed in a day.",
+        Bytes,
+        ssd!(budget_left_bytes),
+    ),
+    counter(
+        "undercroft_ssd_written_bytes_total",
+        "Bytes written to the SSD store, by what for.",
+        Bytes,
+        Read::DaemonBy(
+            "cause",
+            &[
+                ("admitted", place!(written.admitted_bytes)),
+                ("cleaning", place!(written.cleaning_bytes)),
+                ("summaries", place!(written.summaries_bytes)),
+                ("tables", place!(written.tables_bytes)),
+            ],
+        ),
+    ),
+    counter("undercroft_ssd_hits_total", "Blocks found in the SSD store.", Blocks, ssd!(counters.hits)),
+    counter("undercroft_ssd_misses_total", "Blocks not found in the SSD store.", Blocks, ssd!(counters.misses)),
+    counter("undercroft_ssd_admitted_total", "Blocks that the SSD store took.", Blocks, ssd!(counters.admitted)),
+    counter(
+        "undercroft_ssd_refused_total",
+        "Blocks that the SSD store did not take, by reason.",
+        Blocks,
+        Read::DaemonBy(
+            "reason",
+            &[
+                ("guest-holds", place!(counters.refused_guest_holds)),
+                ("rule", place!(counters.refused_rule)),
+                ("budget", place!(counters.refused_budget)),
+                ("no-room", place!(counters.refused_no_room)),
+                ("staging", place!(counters.refused_staging)),
+                ("range", place!(counters.refused_range)),
+                ("out-of-service", place!(counters.refused_out_of_service)),
+                ("no-share", place!(counters.refused_no_share)),
+            ],
+        ),
+    ),
+    counter(
+        "undercroft_ssd_mismatches_total",
+        "Blocks of the SSD store that were not what was written, and came from the image.",
+        Blocks,
+        ssd!(counters.mismatches),
+    ),
+];

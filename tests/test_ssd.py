@@ -1,0 +1,277 @@
+"""The SSD store: blocks below RAM, what of them outlives a stop, a kill and a change of the image, and its switches."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from harness import images
+from harness.daemon import Daemon, Disk
+from harness.programs import PATIENCE, need, run
+
+SIZE = 48 * images.MIB
+RESTS_WITHIN_S = 30 * PATIENCE
+
+
+def section(scratch, keys: str = "", names: str = '"ssd0", "ssd1"') -> str:
+    paths = ", ".join(f'"{scratch}/{name.strip().strip(chr(34))}"' for name in names.split(","))
+    return f'[ssd]\npaths = [{paths}]\nsize = "128MiB"\nsegment = "256KiB"\nadmit = "all"\n{keys}'
+
+
+@pytest.fixture
+def daemon(scratch):
+    """A daemon with an SSD store and a disk five times as large as what it has of RAM; started and stopped by tests."""
+    need("nbdcopy")
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    daemon = Daemon(scratch / "d", [Disk("a", image, "raw")], memory="16MiB", workers=2, extra=section(scratch))
+    daemon.image = image
+    yield daemon
+    daemon.stop()
+
+
+def read_all(daemon, disk: str = "a") -> str:
+    """The digest of a disk, read as a client does."""
+    out = daemon.directory / "out.raw"
+    run("nbdcopy", "--connections=1", daemon.nbd(disk), out)
+    return images.digest(out)
+
+
+def ssd(daemon) -> dict:
+    return json.loads(daemon.call("ssd", "--json").stdout)
+
+
+def fill(daemon) -> int:
+    """Reads the disk until most of it is in the store; how many bytes are."""
+    want = images.digest(daemon.image)
+    for _ in range(8):
+        assert read_all(daemon) == want
+    cached = ssd(daemon)["cached_bytes"]
+    assert cached > SIZE // 2, ssd(daemon)
+    return cached
+
+
+def rested(daemon) -> None:
+    """Waits until what the store has is written down; nobody changes the disk meanwhile."""
+    before = ssd(daemon)["written"]
+    end = time.monotonic() + RESTS_WITHIN_S
+    while ssd(daemon)["written"]["tables_bytes"] == before["tables_bytes"]:
+        assert time.monotonic() < end, "a disk at rest is not written down"
+        time.sleep(0.2)
+    time.sleep(0.5)
+
+
+def write(daemon, at: int, byte: int) -> None:
+    run("qemu-io", "-f", "raw", "-c", f"write -P {byte} {at} 64k", "-c", "flush", daemon.nbd("a"))
+
+
+def test_blocks_outlive_an_orderly_stop(daemon):
+    """What was in the store is found again by the next daemon and read from there; the bytes are the image's."""
+    daemon.start()
+    kept = fill(daemon)
+    daemon.stop()
+    daemon.start()
+    status = ssd(daemon)
+    assert status["made"] is None and status["cached_bytes"] > kept * 9 // 10, status
+    assert read_all(daemon) == images.digest(daemon.image)
+    counters = ssd(daemon)["counters"]
+    assert counters["hits"] * 4096 > SIZE // 2 and counters["mismatches"] == 0, counters
+    assert daemon.disk("a")["counters"]["backend_read_bytes"] < SIZE * 3 // 4
+
+
+def test_blocks_of_a_changed_image_are_dropped(daemon):
+    """An image that is written to while there is no daemon, though its time is put back; or is another file."""
+    for change in ("write", "write and set the time back", "restore a copy"):
+        daemon.start()
+        fill(daemon)
+        daemon.stop()
+        before = os.stat(daemon.image)
+        if change == "restore a copy":
+            shutil.copy2(daemon.image, daemon.directory / "copy")
+            os.replace(daemon.directory / "copy", daemon.image)
+        else:
+            with open(daemon.image, "r+b") as f:
+                f.seek(8 * images.MIB)
+                f.write(os.urandom(images.MIB))
+        if change == "write and set the time back":
+            os.utime(daemon.image, ns=(before.st_atime_ns, before.st_mtime_ns))
+            assert os.stat(daemon.image).st_mtime_ns == before.st_mtime_ns
+        daemon.start()
+        assert read_all(daemon) == images.digest(daemon.image), change
+        assert ssd(daemon)["counters"]["hits"] == 0, change
+        daemon.stop()
+
+
+def test_a_killed_daemon_keeps_what_was_at_rest_and_nothing_else(daemon):
+    """SIGKILL after a while without changes: the blocks are there. SIGKILL after a change: none of them is."""
+    need("qemu-io")
+    daemon.start()
+    fill(daemon)
+    rested(daemon)
+    daemon.kill()
+    daemon.start()
+    assert ssd(daemon)["cached_bytes"] > SIZE // 3, daemon.log()
+    write(daemon, 1 << 20, 0x5A)
+    daemon.kill()
+    daemon.start()
+    assert ssd(daemon)["cached_bytes"] == 0, "a disk that was changed had not been written down again"
+    assert read_all(daemon) == images.digest(daemon.image)
+
+
+def test_writes_are_never_covered_by_what_is_in_the_store(daemon):
+    """Blocks that are in the store are written, read back, and read back after a stop."""
+    need("qemu-io")
+    daemon.start()
+    fill(daemon)
+    for n in range(16):
+        write(daemon, n * 3 * images.MIB, n + 1)
+    assert read_all(daemon) == images.digest(daemon.image)
+    daemon.stop()
+    daemon.start()
+    assert ssd(daemon)["cached_bytes"] > SIZE // 4, "the rest of it is kept"
+    assert read_all(daemon) == images.digest(daemon.image)
+
+
+def test_blocks_of_qcow2_images_outlive_a_stop(scratch):
+    """A qcow2 image with an image behind it: kept, and dropped when the one behind changes."""
+    need("nbdcopy", "qemu-img", "qemu-io")
+    base = images.raw(scratch / "base.raw", SIZE, seed=3)
+    top = images.qcow2(scratch / "top.qcow2", SIZE, base, "raw")
+    daemon = Daemon(scratch / "d", [Disk("a", top, "qcow2")], memory="16MiB", workers=1, extra=section(scratch))
+    want = None
+    for step in ("first", "kept", "written", "kept", "changed behind"):
+        if step == "changed behind":
+            with open(base, "r+b") as f:
+                f.write(b"\1" * 4096)
+            want = None
+        daemon.start()
+        cached = ssd(daemon)["cached_bytes"]
+        assert (cached > SIZE // 3) == (step in ("kept", "written")), (step, cached)
+        if step == "written":
+            write(daemon, 5 << 20, 0x77)
+            want = None
+        digests = {read_all(daemon) for _ in range(6)}
+        assert len(digests) == 1 and (want is None or digests == {want}), step
+        want = digests.pop()
+        daemon.stop()
+
+
+def test_the_store_is_switched_and_emptied_by_hand(daemon):
+    """Out of service, its files are closed and disks are served; in service again, it begins empty."""
+    daemon.start()
+    fill(daemon)
+    dropped = daemon.call("ssd", "drop", "a").stdout
+    assert "dropped from the SSD store" in dropped and ssd(daemon)["cached_bytes"] == 0, dropped
+    fill(daemon)
+    files = f"/proc/{daemon.pid}/fd"
+    is_open = lambda: any("ssd0" in os.readlink(f"{files}/{n}") for n in os.listdir(files))  # noqa: E731
+    assert is_open()
+    daemon.call("ssd", "stop")
+    status = ssd(daemon)
+    assert not status["in_service"] and status["reason"] == "an operator took it out of service", status
+    assert not is_open() and "SSD store out of service" in daemon.call("status").stdout
+    refused = daemon.call("ssd", "drop", "--all", check=False)
+    assert refused.returncode == 1 and "`undercroft ssd start` first" in refused.stderr
+    assert read_all(daemon) == images.digest(daemon.image)
+    daemon.call("ssd", "start")
+    status = ssd(daemon)
+    assert status["in_service"] and status["cached_bytes"] == 0 and status["made"] is None, status
+    fill(daemon)
+
+
+def test_a_store_that_cannot_be_had_keeps_nobody_from_being_served(scratch):
+    """A file that another daemon has, one that holds something else, too few bytes: said, and disks are served."""
+    need("nbdcopy")
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    first = Daemon(scratch / "d1", [], extra=section(scratch))
+    first.start()
+    second = Daemon(scratch / "d2", [Disk("a", image, "raw")], memory="16MiB", extra=section(scratch))
+    second.start()
+    assert "it is in use by " in ssd(second)["reason"], ssd(second)
+    assert read_all(second) == images.digest(image)
+    refused = second.call("ssd", "start", check=False)
+    assert refused.returncode == 1 and "in use" in refused.stderr
+    first.stop()
+    second.call("ssd", "start")
+    assert ssd(second)["in_service"]
+    for _ in range(4):
+        read_all(second)
+    assert ssd(second)["cached_bytes"] > 0, "a disk that came before the store uses it, too"
+    second.stop()
+    (scratch / "other").write_bytes(b"precious" * 4096)
+    third = Daemon(scratch / "d3", [Disk("a", image, "raw")], extra=section(scratch, "format = true\n", '"other"'))
+    third.start()
+    assert "holds something that is no SSD store" in ssd(third)["reason"]
+    assert read_all(third) == images.digest(image)
+    third.stop()
+    assert (scratch / "other").read_bytes() == b"precious" * 4096
+
+
+def test_a_store_that_comes_late_has_nothing_of_what_was_written_without_it(daemon):
+    """What the store calls good for the next start is not, if the disk was served without it for a while."""
+    need("qemu-io")
+    daemon.start()
+    fill(daemon)
+    daemon.stop()
+    other = Daemon(daemon.directory.parent / "other", [], extra=daemon.extra)
+    other.start()
+    daemon.start()
+    assert not ssd(daemon)["in_service"]
+    for n in range(16):
+        write(daemon, n * 3 * images.MIB, n + 1)
+    other.kill()
+    daemon.call("ssd", "start")
+    assert ssd(daemon)["in_service"] and ssd(daemon)["made"] is None
+    for _ in range(3):
+        assert read_all(daemon) == images.digest(daemon.image)
+
+
+def test_a_store_for_other_workers_is_made_anew_only_if_that_is_said(daemon, scratch):
+    daemon.start()
+    fill(daemon)
+    daemon.stop()
+    daemon.workers = 1
+    daemon.write_config([Disk("a", daemon.image, "raw")])
+    daemon.start()
+    status = ssd(daemon)
+    assert "it was made for 2 workers, and there are 1" in status["reason"] and not status["in_service"], status
+    daemon.stop()
+    daemon.extra = section(scratch, "format = true\n")
+    daemon.write_config([Disk("a", daemon.image, "raw")])
+    daemon.start()
+    assert "2 workers" in ssd(daemon)["made"]
+    fill(daemon)
+
+
+def test_a_disk_that_is_to_be_in_ram_alone_is_not_in_the_store(daemon):
+    daemon.write_config([Disk("a", daemon.image, "raw", {"store": '"ram"'})])
+    daemon.start()
+    for _ in range(4):
+        read_all(daemon)
+    assert ssd(daemon)["cached_bytes"] == 0
+    assert ssd(daemon)["counters"]["refused_no_share"] > 0
+    daemon.call("set", "a", "--store", "both")
+    time.sleep(2)
+    fill(daemon)
+
+
+def test_a_device_that_fails_is_left_and_disks_go_on(daemon, scratch):
+    """The daemon may not write the files any more: it reads images, and says why."""
+    daemon.start()
+    fill(daemon)
+    # Whatever is written from here on fails: there is no room, and no file may grow.
+    subprocess.run(["prlimit", f"--pid={daemon.pid}", "--fsize=0:"], check=True)
+    daemon.call("ssd", "drop", "--all")
+    end = time.monotonic() + 20 * PATIENCE
+    want = images.digest(daemon.image)
+    while "a write failed" not in (ssd(daemon)["reason"] or ""):
+        assert time.monotonic() < end, ssd(daemon)
+        assert read_all(daemon) == want
+    assert read_all(daemon) == want
+    subprocess.run(["prlimit", f"--pid={daemon.pid}", "--fsize=unlimited:"], check=True)
+    daemon.process.send_signal(signal.SIGTERM)
+    daemon.process.wait()
+    daemon.start()
+    assert read_all(daemon) == want
