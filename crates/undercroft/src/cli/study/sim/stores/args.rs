@@ -38,7 +38,7 @@ impl FromStr for Admit {
 
 /// A place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Place {
+pub enum TracePlace {
     /// After so many accesses.
     Accesses(u64),
     /// After this part of them.
@@ -48,17 +48,17 @@ pub enum Place {
 /// A text is no place in a trace.
 #[derive(Debug, thiserror::Error)]
 #[error("\"{0}\" is no place in a trace; write it like 500000 (accesses) or 50%")]
-pub struct NoPlace(String);
+pub struct NoTracePlace(String);
 
-impl FromStr for Place {
-    type Err = NoPlace;
+impl FromStr for TracePlace {
+    type Err = NoTracePlace;
 
-    fn from_str(text: &str) -> Result<Self, NoPlace> {
-        let none = || NoPlace(text.to_string());
+    fn from_str(text: &str) -> Result<Self, NoTracePlace> {
+        let none = || NoTracePlace(text.to_string());
         if text.trim().ends_with('%') {
-            return text.parse().map(Place::Part).map_err(|_| none());
+            return text.parse().map(TracePlace::Part).map_err(|_| none());
         }
-        text.trim().parse().map(Place::Accesses).map_err(|_| none())
+        text.trim().parse().map(TracePlace::Accesses).map_err(|_| none())
     }
 }
 
@@ -80,7 +80,7 @@ pub struct StoresArgs {
     /// Stop both stores in order after so many accesses (500000, 50%), and start them again over what the SSD has;
     /// beside it, for comparison, over an empty SSD
     #[arg(long, value_name = "PLACE", requires = "ssd")]
-    pub restart_at: Option<Place>,
+    pub restart_at: Option<TracePlace>,
     /// Accesses after the restart in which both are compared
     #[arg(long, value_name = "N", requires = "restart_at", default_value_t = 100_000,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -97,8 +97,8 @@ mod tests {
         assert_eq!("8GiB".parse::<SsdSize>().unwrap().0.unwrap().text, "8GiB");
         assert_eq!("second".parse::<Admit>().unwrap(), Admit(Admission::Second));
         assert!("some".parse::<Admit>().unwrap_err().to_string().contains("all, second, none"));
-        assert_eq!("50%".parse::<Place>().unwrap(), Place::Part(Percent(5000)));
-        assert_eq!("17".parse::<Place>().unwrap(), Place::Accesses(17));
-        assert!("half".parse::<Place>().is_err() && "-1".parse::<Place>().is_err());
+        assert_eq!("50%".parse::<TracePlace>().unwrap(), TracePlace::Part(Percent(5000)));
+        assert_eq!("17".parse::<TracePlace>().unwrap(), TracePlace::Accesses(17));
+        assert!("half".parse::<TracePlace>().is_err() && "-1".parse::<TracePlace>().is_err());
     }
 }

@@ -8,12 +8,12 @@ mod report;
 
 pub use args::StoresArgs;
 
-use self::report::{Document, columns, table};
+use self::report::{StoresDocument, columns, table};
 use super::args::{SimArgs, SweepArgs};
 use super::run::{check_memory, check_requests, footprint, meter, name_of, open};
 use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
-use args::Place;
+use args::TracePlace;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -57,7 +57,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     if !done.has_times && args.stores.writes_per_day.is_some() {
         complain("undercroft: the trace has no times: the SSD may be written to as at once, an hour's bytes in all");
     }
-    let document = Document::of(name_of(&args.trace), counted.footprint, began.elapsed().as_secs_f64(), &done);
+    let document = StoresDocument::of(name_of(&args.trace), counted.footprint, began.elapsed().as_secs_f64(), &done);
     if sweep.json {
         out.json(&document)?;
     } else if sweep.csv {
@@ -99,7 +99,7 @@ fn count(
 ) -> Result<Option<Counted>, Failure> {
     let ssds = args.stores.ssd.iter().filter_map(|ssd| ssd.0.as_ref());
     let of_blocks = sizes.iter().chain(ssds).any(|size| size.size.needs_footprint());
-    let of_accesses = matches!(args.stores.restart_at, Some(Place::Part(_)));
+    let of_accesses = matches!(args.stores.restart_at, Some(TracePlace::Part(_)));
     if !of_accesses && (!of_blocks || sweep.footprint.is_some()) {
         return Ok(Some(Counted { footprint: sweep.footprint, accesses: sweep.limit }));
     }
@@ -119,8 +119,8 @@ fn plans(
 ) -> Result<Vec<StoresPlan>, Failure> {
     let stores = &args.stores;
     let at = stores.restart_at.map(|place| match place {
-        Place::Accesses(at) => at,
-        Place::Part(part) => (counted.accesses.unwrap_or(0) as f64 * part.value() / 100.0) as u64,
+        TracePlace::Accesses(at) => at,
+        TracePlace::Part(part) => (counted.accesses.unwrap_or(0) as f64 * part.value() / 100.0) as u64,
     });
     let restart = at.map(|at| Restart { at, count: stores.restart_for });
     let writes_per_day = stores.writes_per_day.map(|size| size.0);

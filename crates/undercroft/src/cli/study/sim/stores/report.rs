@@ -11,8 +11,9 @@ use undercroft_study::sim::stores::{
 };
 use undercroft_units::human_size;
 
+/// What `--json` prints.
 #[derive(Serialize)]
-pub struct Document {
+pub struct StoresDocument {
     trace: String,
     block_bytes: u64,
     /// Accesses read, warm-up included.
@@ -87,7 +88,8 @@ impl Row {
     }
 }
 
-impl Document {
+impl StoresDocument {
+    /// Of what a simulation came to in `seconds`.
     pub fn of(trace: String, footprint_blocks: Option<u64>, seconds: f64, done: &StoresSimulation) -> Self {
         Self {
             trace,
@@ -108,7 +110,7 @@ fn percent(part: u64, of: u64) -> String {
 }
 
 /// For people.
-pub fn table(document: &Document) -> String {
+pub fn table(document: &StoresDocument) -> String {
     let blocks = document.footprint_blocks.map_or(String::new(), |n| format!(" to {n} blocks"));
     let mut text = format!("{}: {} accesses{blocks}; {:.1} s\n", document.trace, document.accesses, document.seconds);
     let header = [
@@ -155,7 +157,7 @@ pub fn table(document: &Document) -> String {
 }
 
 /// What followed restarts: hits of reads in each interval, with what the SSD had and without.
-fn restarts(document: &Document) -> String {
+fn restarts(document: &StoresDocument) -> String {
     let mut text = String::new();
     for r in &document.results {
         let Some(restart) = &r.restart else { continue };
@@ -195,7 +197,7 @@ impl SumOfBoth {
 }
 
 /// What `--csv` and `--parquet` write.
-pub fn columns(document: &Document) -> Columns {
+pub fn columns(document: &StoresDocument) -> Columns {
     let rows = || document.results.iter();
     let text = |f: &dyn Fn(&Row) -> String| Values::Text(rows().map(f).collect());
     let count = |f: &dyn Fn(&Row) -> u64| Values::Count(rows().map(f).collect());
