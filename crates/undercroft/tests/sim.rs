@@ -490,3 +490,60 @@ fn hints_are_given_anew_in_the_course_of_a_trace() {
         assert!(err.contains(needle) && err.contains("bad"), "{err}");
     }
 }
+
+#[test]
+fn ram_over_an_ssd_is_a_line_for_each_combination() {
+    let dir = place();
+    let dir = dir.path();
+    // 400 blocks round and round: 100 fit in RAM, the rest on the SSD.
+    fs::write(dir.join("round.lis"), "0 400 0 0\n".repeat(50)).unwrap();
+    let args = ["sim", "round.lis", "--policy", "lru", "--size", "100blocks,50%", "--ssd", "none,4MiB,500%"];
+    run(dir, &args, 2);
+    let args = ["sim", "round.lis", "--policy", "lru", "--size", "100blocks,50%", "--ssd", "none,4MiB"];
+    let more = ["--admit", "all,second", "--restart-at", "50%", "--restart-for", "1000"];
+    let all = |form: &[&str]| run(dir, &[&args[..], &more, form].concat(), 0).0;
+    let json: Value = serde_json::from_str(&all(&["--json"])).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let said: Vec<_> = rows.iter().map(|r| (r["size"].as_str().unwrap(), r["ssd"].as_str().unwrap(), &r["admit"])).collect();
+    let (all_of_them, second) = (Value::from("all"), Value::from("second"));
+    let of = |size| [(size, "none", &Value::Null), (size, "4MiB", &all_of_them), (size, "4MiB", &second)];
+    assert_eq!(said, [of("100blocks"), of("50%")].concat());
+    for r in rows {
+        let n = |name: &str| r[name].as_u64().unwrap();
+        assert_eq!(n("ram_hits") + n("ssd_hits") + n("misses"), n("reads"), "{r}");
+        assert_eq!((n("reads"), n("writes"), n("ram_hits"), n("mismatches")), (20_000, 0, 0, 0), "{r}");
+        let causes = ["admitted_bytes", "cleaning_bytes", "summary_bytes", "table_bytes"].map(n);
+        assert_eq!(causes.iter().sum::<u64>(), n("written_bytes"));
+        assert_eq!(n("admitted_bytes"), n("admitted_blocks") * 4096);
+    }
+    let misses = |n: usize| rows[n]["misses"].as_u64().unwrap();
+    // Each block once, and after the restart those that were in RAM alone; under `second` twice.
+    assert_eq!(misses(0), 20_000);
+    assert!((400..=520).contains(&misses(1)) && (800..=920).contains(&misses(2)), "{} {}", misses(1), misses(2));
+    let after = &rows[1]["restart"];
+    let sum = |side: &str| after[side].as_array().unwrap().iter().map(|c| c["misses"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(after["warm"].as_array().unwrap().len(), 20);
+    assert!(sum("warm") <= 100 && sum("cold") >= 400, "{after}");
+    let table = all(&[]);
+    assert!(table.contains("SSD HITS") && table.contains("started again after 10000 accesses"), "{table}");
+    let csv = all(&["--csv", "--parquet", "s.parquet"]);
+    assert!(csv.starts_with("trace,policy,size,ram_blocks,ssd,ssd_bytes,admit,reads,writes,ram_hits,ssd_hits,misses"));
+    assert_eq!(csv.lines().count(), 7);
+    assert!(fs::read(dir.join("s.parquet")).unwrap().starts_with(b"PAR1"));
+    // Damage, and what makes no sense.
+    let (table, err) = run(dir, &["sim", "bad.lis", "--size", "5blocks", "--ssd", "4MiB"], 1);
+    assert!(table.contains("Not whole") && err.contains("bad.lis"), "{table} {err}");
+    for (bad, code, needle) in [
+        (&["--ssd", "1MiB"][..], 1, "four segments"),
+        (&["--ssd", "4MiB", "--policy", "lirs"], 1, "no disk of the daemon may have it"),
+        (&["--ssd", "4MiB", "--admit", "some"], 2, "all, second, none"),
+        (&["--ssd", "4MiB", "--block-size", "512"], 2, "--block-size"),
+        (&["--admit", "all"], 2, "--ssd"),
+        (&["--ssd", "4MiB", "--restart-at", "half"], 2, "no place in a trace"),
+    ] {
+        let (_, err) = run(dir, &[&["sim", "round.lis", "--size", "10blocks"], bad].concat(), code);
+        assert!(err.contains(needle), "{needle}: {err}");
+    }
+    let (_, err) = run(dir, &["sim", "round.lis", "--size", "9blocks", "--ssd", "4MiB", "--writes-per-day", "1GiB"], 0);
+    assert!(err.contains("no times"), "{err}");
+}

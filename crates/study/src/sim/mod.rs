@@ -33,6 +33,7 @@ mod reference;
 mod rule;
 mod run;
 pub mod simulate;
+pub mod stores;
 mod sweep;
 pub mod tenants;
 pub mod transfer_log;

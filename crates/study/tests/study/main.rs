@@ -12,4 +12,5 @@ mod lru;
 mod partition;
 mod reference;
 mod split;
+mod stores;
 mod tenants;

@@ -2,6 +2,7 @@
 //!
 //! Owns words; `undercroft_study::sim` reads sizes and lists of policies. Never acts.
 
+use super::stores::StoresArgs;
 use crate::cli::study::reading::ReadArgs;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
@@ -141,6 +142,14 @@ Examples:
     undercroft sim web.vscsi --beside db.vscsi --size 1GiB --below 8GiB \\
         --demotes --controller strict,utility,best
 
+  The daemon's RAM store over its SSD store: what each rule of admission saves
+  and writes:
+    undercroft sim web.vscsi --size 1GiB,2GiB --ssd none,8GiB,10% \\
+        --admit all,second
+
+  What the SSD store is worth after a restart in the middle of the trace:
+    undercroft sim web.vscsi --size 1GiB --ssd 8GiB --restart-at 50%
+
   A guest over a host over an SSD, with the times that requests take:
     undercroft sim oltp.lis.zst --hierarchy three.toml \\
         --hierarchy exclusive.toml
@@ -254,6 +263,9 @@ pub struct SimArgs {
     /// With --engine core: each request ends before the next begins, whatever the recording says
     #[arg(long)]
     pub one_by_one: bool,
+    #[command(flatten, next_help_heading = "RAM over an SSD")]
+    #[allow(missing_docs)]
+    pub stores: StoresArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub sweep: SweepArgs,

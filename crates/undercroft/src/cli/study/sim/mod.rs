@@ -10,6 +10,7 @@ mod hierarchy;
 mod plan;
 pub mod rows;
 mod run;
+mod stores;
 mod tenants;
 mod tenants_report;
 
@@ -37,6 +38,9 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
         return Err(Failure::Said("--one-by-one is for --engine core: without it, nothing overlaps".into()));
     }
     let stop = interrupt()?;
+    if !args.stores.ssd.is_empty() {
+        return stores::run(args, &stop, out);
+    }
     if !args.hierarchy.is_empty() {
         return hierarchy::run(args, &stop, out);
     }
