@@ -113,7 +113,7 @@ impl<P: FaultInjection> Core<P> {
     /// An operation has ended that was the store's own.
     pub(super) fn ssd_done(&mut self, done: IoDone) {
         let IoDone { op, buf, result, .. } = done;
-        let (device, id) = ((op.0 >> 48) as u16, op.0 & (1 << 48) - 1);
+        let (device, id) = ((op.0 >> 48) as u16, op.0 & ((1 << 48) - 1));
         if let Some(tier) = self.arena.tier_mut() {
             tier.io_done(SsdDone { id, device, buf, is_done: result.is_ok() });
         }
