@@ -29,7 +29,8 @@ fn every_block_that_is_served_is_what_the_image_holds() {
 }
 
 /// Bugs that need so rare a meeting that these seeds do not find them: decision 0201 says what is known of each.
-const RARE: [Bug; 5] = [
+const RARE: [Bug; 6] = [
+    Bug::SsdQuietIgnoresChange,
     Bug::SsdOneTableIsEnough,
     Bug::SsdDigestIgnored,
     Bug::SsdNotReadBack,
@@ -41,9 +42,8 @@ const RARE: [Bug; 5] = [
 const BUG_SEEDS: u64 = 300;
 
 fn assert_found(bug: Bug) {
-    let first = if bug == Bug::SsdQuietIgnoresChange { 390 } else { 1 };
-    let last = first - 1 + from_env("BUG_SEEDS").unwrap_or(BUG_SEEDS);
-    let found = (first..=last).find_map(|seed| {
+    let last = from_env("BUG_SEEDS").unwrap_or(BUG_SEEDS);
+    let found = (1..=last).find_map(|seed| {
         let ran = std::panic::catch_unwind(|| run(SsdPlan { seed, steps: STEPS, bug: Some(bug) }));
         ran.map_or(Some((seed, "an assertion".to_string())), |ran| ran.err().map(|e| (seed, e.to_string())))
     });
@@ -71,7 +71,6 @@ planted! {
     blocks_of_another_boot_are_found: SsdBootIgnored,
     segments_that_were_given_up_are_found: SsdOldestIgnored,
     summaries_that_name_changed_blocks_are_found: SsdSummaryKept,
-    a_change_while_a_disk_is_called_clean_is_found: SsdQuietIgnoresChange,
     a_change_before_the_table_is_found: SsdDirtyAfterWrite,
     a_summary_before_its_blocks_is_found: SsdSummaryBeforeData,
     staged_blocks_that_outlive_a_change_are_found: SsdChangeKeepsStaged,
