@@ -14,7 +14,7 @@ SHARED = {
 }
 
 # A disk of 4 GiB, a fifth of which is used by Zipf's law.
-DISK, HOT, ALPHA, ACCESSES = 1_000_000, 200_000, 0.9, 1_500_000
+DISK, HOT, ALPHA, ACCESSES = 1_000_000, 200_000, 0.9, 1_000_000
 
 
 def shared(folder):
