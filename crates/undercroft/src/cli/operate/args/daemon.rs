@@ -294,8 +294,8 @@ pub struct ReloadArgs {
 The daemon starts the program anew from where it was started, with the same arguments, so install the new version first.
 The new process makes ready while the old one serves; then requests under way are finished, the images change hands, and
 the new process serves: guests at vhost-user sockets stay connected and notice a pause, NBD clients connect anew. With
-`keep = true` in [store] what is cached stays, too. If anything fails before the new process serves, the old one goes on.
-Refused while a guest migrates, or a disk is a file.
+`keep = true` in [store] what is cached stays, too. If anything fails before the new process serves, the old one goes
+on. Refused while a guest migrates, or a disk is a file.
 
 Examples:
   dpkg -i undercroft_1.2_amd64.deb && undercroft upgrade
