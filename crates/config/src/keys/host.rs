@@ -28,8 +28,8 @@ pub const STORE: Section = Section {
             Restart,
             "Whether what is cached stays over an upgrade (`undercroft upgrade`), and over an orderly restart by \
              systemd (`FileDescriptorStoreMax=`). The cache is then in shared memory: it is counted as such in the \
-             control group and by programs that show memory, and transparent huge pages of anonymous memory are not used for \
-             it."
+             control group and by programs that show memory, and transparent huge pages of anonymous memory are not \
+             used for it."
         ),
         key!(
             "memory",
