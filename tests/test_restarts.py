@@ -1,8 +1,8 @@
 """Restarts of the daemon under load that nobody notices: a guest, and an NBD client that connects anew, go on.
 
 The daemon is stopped, killed, crashed and upgraded, in turns of a seed, and started again at once. The guest checks
-every block that it reads; what the NBD client was promised is held to a journal. Owns nothing that lasts. Times are printed, and
-nothing is asserted of them.
+every block that it reads; what the NBD client was promised is held to a journal. Owns nothing that lasts. Times are
+printed, and nothing is asserted of them.
 """
 
 import os

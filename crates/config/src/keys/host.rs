@@ -26,10 +26,10 @@ pub const STORE: Section = Section {
             "`false`",
             "",
             Restart,
-            "Whether what is cached stays over an upgrade (`undercroft upgrade`), and over an orderly restart by systemd \
-             (`FileDescriptorStoreMax=`). The cache is then in shared memory: it is counted as such in the control \
-             group and by programs that show memory, and transparent huge pages of anonymous memory are not used for \
-             it."
+            "Whether what is cached stays over an upgrade (`undercroft upgrade`), and over an orderly restart by \
+             systemd (`FileDescriptorStoreMax=`). The cache is then in shared memory: it is counted as such in the \
+             control group and by programs that show memory, and transparent huge pages of anonymous memory are not \
+             used for it."
         ),
         key!(
             "memory",

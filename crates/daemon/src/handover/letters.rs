@@ -1,5 +1,5 @@
-//! The letters between two daemons, in their order: who serves what, ready to be told, what is left, ready to serve, and
-//! the word to begin.
+//! The letters between two daemons, in their order: who serves what, ready to be told, what is left, ready to serve,
+//! and the word to begin.
 //!
 //! Owns their form. Invariant: a daemon of another form refuses the first one.
 

@@ -1,8 +1,9 @@
-//! The list of what is cached, as bytes: for each disk its blocks, in which frame of which worker's memory they are, and
-//! the file that its image was when it was closed.
+//! The list of what is cached, as bytes: for each disk its blocks, in which frame of which worker's memory they are,
+//! and the file that its image was when it was closed.
 //!
-//! Owns the form. Never reads a frame. Invariant: bytes that are not exactly what was written, whichever of them differ,
-//! are refused as a whole; so is the list of another version of the program, or of another layout of the store.
+//! Owns the form. Never reads a frame. Invariant: bytes that are not exactly what was written, whichever of them
+//! differ, are refused as a whole; so is the list of another version of the program, or of another layout of the
+//! store.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};

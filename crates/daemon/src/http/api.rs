@@ -127,8 +127,8 @@ pub(super) async fn reload(
 }
 
 /// Has a new process of the program serve from now on: guests stay connected, NBD clients connect anew. There is an
-/// answer only if that fails; else the connection is closed with the process that served, and the next one is to the new
-/// process.
+/// answer only if that fails; else the connection is closed with the process that served, and the next one is to the
+/// new process.
 #[utoipa::path(post, path = "/v1/upgrade", responses(
     (status = 409, body = ErrorBody, description = "Something that is served cannot go to another process"),
     (status = 500, body = ErrorBody, description = "The new process does not serve; all goes on as before")))]

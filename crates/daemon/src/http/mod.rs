@@ -214,8 +214,8 @@ pub trait Daemon: Send + Sync + 'static {
     /// `NotFound`.
     fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError>;
 
-    /// Has a new process of the program serve from now on, whose guests stay connected. Returns only if that fails: why;
-    /// all goes on as before then. Else the process ends.
+    /// Has a new process of the program serve from now on, whose guests stay connected. Returns only if that fails:
+    /// why; all goes on as before then. Else the process ends.
     fn upgrade(&self, by: &Caller) -> ControlError;
 
     /// Begins an orderly stop, as SIGTERM does; returns at once.

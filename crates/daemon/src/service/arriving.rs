@@ -78,7 +78,7 @@ fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
     }
     let missing = offer.disks.iter().find(|(name, _)| plan.find(name).is_none());
     missing.map(|(name, _)| {
-        format!("disk \"{name}\" is served, but is not in the configuration: add it (`undercroft attach --keep`) or detach it")
+        format!("disk \"{name}\" is served, but is not in the configuration: add it to the file, or detach it")
     })
 }
 

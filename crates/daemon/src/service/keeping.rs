@@ -1,5 +1,5 @@
-//! An orderly restart by systemd: what is cached stays with the service manager between two processes, as memory and the
-//! list of what is in it.
+//! An orderly restart by systemd: what is cached stays with the service manager between two processes, as memory and
+//! the list of what is in it.
 //!
 //! Owns the names under which it is kept. Never serves anything. Invariants: the list is used once: whoever reads it
 //! destroys it, so that a process that is started after a crash finds none; what is cached of an image is used only if

@@ -2,8 +2,8 @@
 //! connected.
 //!
 //! Owns the order on the side that leaves. Never touches a request. Invariants: until the new process has said that it
-//! is ready to begin, it serves nobody, and whatever it does not manage is undone here: its process is ended first, then
-//! all goes on; once it is told to begin, this process does nothing any more but end.
+//! is ready to begin, it serves nobody, and whatever it does not manage is undone here: its process is ended first,
+//! then all goes on; once it is told to begin, this process does nothing any more but end.
 //!
 //! Why in this order: docs/decisions/0203.
 

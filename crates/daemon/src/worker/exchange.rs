@@ -45,7 +45,8 @@ impl Worker {
     }
 
     /// Takes the back ends of disks of which nothing is under way, puts those of `next` in their place, and lists what
-    /// is cached of them, in the same order. From then on the frames are another process's, until [`Worker::take_frames_back`].
+    /// is cached of them, in the same order. From then on the frames are another process's, until
+    /// [`Worker::take_frames_back`].
     ///
     /// # Errors
     /// What was given, in its order, if something is under way.

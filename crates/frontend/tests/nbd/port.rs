@@ -466,7 +466,7 @@ fn a_payload_that_ends_with_the_batch_is_not_forgotten() {
 }
 
 #[test]
-fn shut_lets_requests_under_way_finish_and_refuses_others() {
+fn shut_lets_requests_under_way_finish_and_begins_no_other() {
     let mut f = Fixture::new(true);
     f.ask(0, command::READ, 0, 10, 0);
     f.ask(0, command::WRITE, 0, 10, 1);
@@ -485,8 +485,8 @@ fn shut_lets_requests_under_way_finish_and_refuses_others() {
     let got: HashMap<_, _> = f.run().into_iter().collect();
     assert_eq!(got[&0], Reply::Data(vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
     assert_eq!(got[&1], Reply::Done);
-    assert_eq!(got[&2], Reply::Error(errno::ESHUTDOWN));
-    assert_eq!(got[&3], Reply::Error(errno::ESHUTDOWN));
+    // No answer, least of all an error: a client that connects anew sends them again.
+    assert_eq!(got.len(), 2);
     assert!(f.port.is_closed());
     assert!(f.wire.with(|w| w.closed));
 }

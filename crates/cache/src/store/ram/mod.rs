@@ -243,8 +243,8 @@ impl Store {
         &mut self.pool
     }
 
-    /// Frame `n` as another process has left it, for a slot of a disk of `domain`: also if another slot of the domain has
-    /// it by now, as it had there. `None` if it cannot be had.
+    /// Frame `n` as another process has left it, for a slot of a disk of `domain`: also if another slot of the domain
+    /// has it by now, as it had there. `None` if it cannot be had.
     pub(crate) fn claim(&mut self, n: u32, domain: SharingDomain) -> Option<Held> {
         if let Some(frame) = self.arena.claim(n) {
             return Some(self.arena.share(frame));

@@ -293,8 +293,8 @@ pub struct ReloadArgs {
 #[command(after_long_help = "\
 The daemon starts the program anew from where it was started, with the same arguments, so install the new version first.
 The new process makes ready while the old one serves; then requests under way are finished, the images change hands, and
-the new process serves: guests at vhost-user sockets stay connected and notice a pause, NBD clients have to connect anew.
-With `keep = true` in [store] what is cached stays, too. If anything fails before the new process serves, the old one goes
+the new process serves: guests at vhost-user sockets stay connected and notice a pause, NBD clients connect anew. With
+`keep = true` in [store] what is cached stays, too. If anything fails before the new process serves, the old one goes
 on. Refused while a guest migrates, or a disk is a file.
 
 Examples:
