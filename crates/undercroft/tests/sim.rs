@@ -504,7 +504,8 @@ fn ram_over_an_ssd_is_a_line_for_each_combination() {
     let all = |form: &[&str]| run(dir, &[&args[..], &more, form].concat(), 0).0;
     let json: Value = serde_json::from_str(&all(&["--json"])).unwrap();
     let rows = json["results"].as_array().unwrap();
-    let said: Vec<_> = rows.iter().map(|r| (r["size"].as_str().unwrap(), r["ssd"].as_str().unwrap(), &r["admit"])).collect();
+    let said: Vec<_> =
+        rows.iter().map(|r| (r["size"].as_str().unwrap(), r["ssd"].as_str().unwrap(), &r["admit"])).collect();
     let (all_of_them, second) = (Value::from("all"), Value::from("second"));
     let of = |size| [(size, "none", &Value::Null), (size, "4MiB", &all_of_them), (size, "4MiB", &second)];
     assert_eq!(said, [of("100blocks"), of("50%")].concat());

@@ -5,7 +5,7 @@
 //! and those of a disk are submitted in their order.
 
 use super::ssd::{
-    Change, Found, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdIo, Token, TooManyOwners, Verified, WaitId,
+    Change, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdFound, SsdIo, Token, TooManyOwners, Verified, WaitId,
 };
 use crate::types::{DiskId, Io, IoDone};
 use std::collections::VecDeque;
@@ -112,8 +112,10 @@ impl Tier {
         let Some(owner) = self.whole(disk, block) else { return At::Nowhere };
         match self.ssd.lookup(owner, block) {
             None => At::Nowhere,
-            Some(Found::Staged(bytes)) => At::Memory(bytes),
-            Some(Found::Stored { device, offset, token }) => At::Device(Stored { device, offset, token, since_ns: 0 }),
+            Some(SsdFound::Staged(bytes)) => At::Memory(bytes),
+            Some(SsdFound::Stored { device, offset, token }) => {
+                At::Device(Stored { device, offset, token, since_ns: 0 })
+            }
         }
     }
 

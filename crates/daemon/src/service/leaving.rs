@@ -144,7 +144,8 @@ impl Service {
         }
         if self.has_ssd() {
             let why = "an SSD store is in service, which cannot go to another process".to_owned();
-            let remedy = "restart the daemon, which keeps what is in it, or give that up with `undercroft ssd stop` first";
+            let remedy =
+                "restart the daemon, which keeps what is in it, or give that up with `undercroft ssd stop` first";
             return Err(refused(why, remedy));
         }
         let plan = self.plan();
