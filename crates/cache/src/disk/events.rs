@@ -294,7 +294,7 @@ impl<P: FaultInjection> Disk<P> {
                 self.read_below_done(done.op.0 as u32, read, stored, done, cx);
             }
             What::Read(read) => self.read_done(read, done, cx),
-            What::Late { count } => self.late_done(count, done, cx),
+            What::Late { count, ahead } => self.late_done(count, ahead, done, cx),
             What::Again(again) => self.again_done(again, done, cx),
             What::Write(write) => self.write_done(write, done, cx),
             What::Merge(merge) => self.merge_done(merge, done, cx),

@@ -12,7 +12,11 @@ pub(super) enum What {
     /// Whole blocks are read, for waiters, slots, or the ring of blocks read ahead.
     Read(ReadOp),
     /// A read of the SSD store that took too long: the image was read instead.
-    Late { count: u32 },
+    Late {
+        count: u32,
+        /// Whether its frames come from the allowance for read-ahead.
+        ahead: bool,
+    },
     /// Part of a read that failed is read again, for those who waited for it and need less than all of it.
     Again(Again),
     /// A segment of a write or of zeroes.

@@ -61,15 +61,44 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Reads blocks from the store for request `rec`: `count` of them, beside each other where `at` says; of memory, one.
-    pub(super) fn read_below<E: Effects>(&mut self, first: u64, count: u64, rec: u32, at: Below, cx: &mut Cx<'_, E>) {
+    /// Reads blocks ahead, each from where it is. The caller has asked how many may be read.
+    pub(super) fn read_each<E: Effects>(&mut self, first: u64, count: u64, cx: &mut Cx<'_, E>) {
+        if !cx.arena.has_tier() {
+            return self.start_read(first, count, None, cx);
+        }
+        let (mut block, end) = (first, first + count);
+        while block < end {
+            let place = self.below(block, cx.arena);
+            let mut n = 1;
+            while !place.is_memory() && block + n < end && place.goes_on(n, &self.below(block + n, cx.arena)) {
+                n += 1;
+            }
+            match place {
+                Below::Image => self.start_read(block, n, None, cx),
+                _ => self.read_below(block, n, None, place, cx),
+            }
+            block += n;
+        }
+    }
+
+    /// Reads blocks from the store for a request, or ahead of one: `count` of them, beside each other where `at` says; of
+    /// memory, one.
+    pub(super) fn read_below<E: Effects>(
+        &mut self,
+        first: u64,
+        count: u64,
+        rec: Option<u32>,
+        at: Below,
+        cx: &mut Cx<'_, E>,
+    ) {
         let stored = match at {
             Below::Device(stored) => Some(Stored { since_ns: cx.now_ns, ..stored }),
             _ => None,
         };
-        let frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
+        let budget = if rec.is_none() { Budget::Ahead } else { Budget::Demand };
+        let frames = self.operations.take_frames(budget, count, cx.arena);
         let mut buf = IoBuf { frames, head: 0, len: (count * B) as u32 };
-        let read = ReadOp { stored, ..self.read_for(first, count, Some(rec)) };
+        let read = ReadOp { stored, ..self.read_for(first, count, rec) };
         let (op, id) = self.operations.begin(What::Read(read));
         self.near.reading(op, first, count as u32);
         let disk = self.settings.id();
@@ -133,11 +162,15 @@ impl<P: FaultInjection> Disk<P> {
         let before_ns = cx.now_ns.saturating_sub(SSD_LATE_NS);
         while let Some(op) = self.operations.late_read(before_ns) {
             let read = *self.operations.read_mut(op);
-            if self.demand_room(cx.arena) < u64::from(read.count) {
+            let (budget, room) = match read.ahead {
+                true => (Budget::Ahead, self.ahead_room(cx.arena) as u64),
+                false => (Budget::Demand, self.demand_room(cx.arena)),
+            };
+            if room < u64::from(read.count) {
                 return;
             }
-            let frames = self.operations.take_frames(Budget::Demand, u64::from(read.count), cx.arena);
-            self.operations.give_up(op, What::Late { count: read.count });
+            let frames = self.operations.take_frames(budget, u64::from(read.count), cx.arena);
+            self.operations.give_up(op, What::Late { count: read.count, ahead: read.ahead });
             self.stats.ssd_late_blocks += u64::from(read.count);
             self.read_image_instead(op, read, frames, cx);
         }
@@ -145,8 +178,9 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The store has given at last what nobody waits for any more.
     #[cold]
-    pub(super) fn late_done<E>(&mut self, count: u32, done: IoDone, cx: &mut Cx<'_, E>) {
-        self.operations.release(Budget::Demand, count as usize);
+    pub(super) fn late_done<E>(&mut self, count: u32, ahead: bool, done: IoDone, cx: &mut Cx<'_, E>) {
+        let budget = if ahead { Budget::Ahead } else { Budget::Demand };
+        self.operations.release(budget, count as usize);
         self.operations.free(done.buf, cx.arena);
     }
 

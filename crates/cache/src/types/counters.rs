@@ -59,7 +59,7 @@ macro_rules! disk_counters {
             hashed_blocks: Blocks, "undercroft_cache_hashed_blocks_total";
             /// Blocks that the SSD store did not give in time, so that they were read from the image as well.
             ssd_late_blocks: Blocks, "undercroft_cache_ssd_late_blocks_total";
-            /// Blocks of read requests read from the SSD store; misses of RAM too.
+            /// Blocks read from the SSD store, read-ahead included.
             ssd_hit_blocks: Blocks, "undercroft_cache_ssd_hit_blocks_total";
         }
     };

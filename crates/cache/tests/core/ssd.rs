@@ -280,3 +280,18 @@ fn a_device_that_fails_fails_nobody() {
     assert_eq!(r.rest(), [IoKind::Read]);
     assert_eq!(r.front.answers, [(7, Ok(()))]);
 }
+
+#[test]
+fn what_the_store_has_is_read_ahead_from_there() {
+    let mut r = Rig::new();
+    (0..48).for_each(|block| _ = r.read(block));
+    r.stop(0);
+    let mut r = r.again(0, NoFaults);
+    r.core.set_readahead(DISK, 64 << 10);
+    for block in 0..40 {
+        assert_eq!(r.read(block), (block as u8, vec![]), "block {block} was read from the image");
+    }
+    let stats = r.core.stats(DISK);
+    assert!(stats.readahead_hit_blocks > 20, "{stats:?}");
+    r.core.check();
+}

@@ -136,7 +136,7 @@ impl<P: FaultInjection> Disk<P> {
             self.fetch.advance(count.max(1));
             looked += count.max(1);
             if count > 0 {
-                self.start_read(first, count, None, cx);
+                self.read_each(first, count, cx);
                 self.note_loan(cx.arena);
             }
         }

@@ -262,7 +262,7 @@ impl<P: FaultInjection> Disk<P> {
             }
             match place {
                 Below::Image => self.start_read(block, count, Some(rec), cx),
-                _ => self.read_below(block, count, rec, place, cx),
+                _ => self.read_below(block, count, Some(rec), place, cx),
             }
             self.requests[rec].cursor = end.min((block + count) * B);
         }
@@ -467,7 +467,7 @@ impl<P: FaultInjection> Disk<P> {
             let room = self.ahead_room(cx.arena) as u64;
             let fits = count.min(room);
             if fits > 0 {
-                self.start_read(b, fits, None, cx);
+                self.read_each(b, fits, cx);
             }
             if fits < count {
                 return self.streams.cut(end, b + fits);

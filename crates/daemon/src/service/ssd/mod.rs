@@ -241,7 +241,7 @@ impl Service {
 
     /// Whether an SSD store is in service.
     pub(super) fn has_ssd(&self) -> bool {
-        self.ssd.lock().open.is_ok()
+        self.ssd.lock().open.devices().is_some()
     }
 
     /// The SSD store; nothing if none is configured.
