@@ -1,5 +1,5 @@
-//! Both stores: against a plain model of RAM and a SSD that is a queue of segments, against a core that is driven by hand
-//! with real bytes, and against the definition of what is counted.
+//! Both stores: against a plain model of RAM and an SSD that is a queue of segments, against a core that is driven by
+//! hand with real bytes, and against the definition of what is counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -106,7 +106,7 @@ impl Model {
         }
     }
 
-    /// The oldest segment is emptied: what was read since and is not in RAM is written again, as far as that is allowed.
+    /// The oldest segment is emptied: what was read since and is not in RAM is written again, as far as is allowed.
     fn clean(&mut self) {
         let (segment, blocks) = self.segments.front().cloned().expect("there are some");
         let mut allowance = self.admitted / 10 - self.beside - 2 * B as i64;

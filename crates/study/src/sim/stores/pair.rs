@@ -1,9 +1,9 @@
 //! A core over an SSD store, asked for one block at a time.
 //!
 //! Owns how both are set up, the time that they are told, and where each block was found. Never decides what either
-//! keeps, and never holds a byte of data: nothing is copied to or from requests, so that frames stay untouched and every
-//! block is one of zeroes. Invariant: a request is answered, and all that follows from it has been done, before the next
-//! one; so every block that is read was found in one place.
+//! keeps, and never holds a byte of data: nothing is copied to or from requests, so that frames stay untouched and
+//! every block is one of zeroes. Invariant: a request is answered, and all that follows from it has been done, before
+//! the next one; so every block that is read was found in one place.
 
 use super::flash::Flash;
 use super::{StoresCounts, StoresPlan};

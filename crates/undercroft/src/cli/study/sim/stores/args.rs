@@ -70,8 +70,8 @@ pub struct StoresArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           conflicts_with_all = ["hierarchy", "tenants", "engine", "plot", "block_size"])]
     pub ssd: Vec<SsdSize>,
-    /// Which blocks that leave RAM are written to the SSD, with commas between: all, second (those that leave it for the
-    /// second time), none
+    /// Which blocks that leave RAM are written to the SSD, with commas between: all, second (those that leave it for
+    /// the second time), none
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "ssd", default_value = "second")]
     pub admit: Vec<Admit>,
     /// Bytes that may be written to the SSD in a day of the trace's time [default: no limit]
