@@ -149,8 +149,8 @@ def full(data, pictures):
         "before, not long ago.\n",
         "What the figures say: `second` writes a small part of what `all` writes, and where the SSD is large it saves "
         "a small part of the misses. Its filters know a quarter to a half as many blocks as the SSD has, so a block "
-        "whose next eviction comes later than that is never admitted, though it would still have been there. On small SSDs "
-        "that scans wash out, it is the better rule.\n",
+        "whose next eviction comes later than that is never admitted, though it would still have been there. On small "
+        "SSDs that scans wash out, it is the better rule.\n",
         rules(data),
         *(f"![misses against bytes written, and hits after a restart]({name})\n" for name in pictures),
         "The picture is of S3-FIFO. Points of a line are no SSD, and SSDs of 10, 30 and 60 % of the footprint.\n",
