@@ -66,8 +66,8 @@ def rules(data):
             less = 100 * second["written_bytes"] / r["written_bytes"] if r["written_bytes"] else 0
             rows.append([name, policy, size, ssd, f"{ratio(r):.2f}", f"{ratio(second):.2f}", kept, f"{less:.0f}"])
     header = [
-        "trace", "policy", "RAM", "SSD", "misses % `all`", "misses % `second`", "of the misses that `all` saves, % saved",
-        "of the bytes that `all` writes, % written",
+        "trace", "policy", "RAM", "SSD", "misses % `all`", "misses % `second`",
+        "of the misses that `all` saves, % saved", "of the bytes that `all` writes, % written",
     ]  # fmt: skip
     return table(header, rows)
 
@@ -86,7 +86,8 @@ def restarts(data):
                     row.append(f"{100 * hits / max(sum(c['reads'] for c in counts), 1):.1f}")
             rows.append(row)
     header = [
-        "trace", "policy", "admits", "blocks recovered", "warm: hits %, first tenth", "cold", "warm: hits %, all", "cold"
+        "trace", "policy", "admits", "blocks recovered",
+        "warm: hits %, first tenth", "cold", "warm: hits %, all", "cold",
     ]  # fmt: skip
     return table(header, rows)
 
@@ -125,38 +126,45 @@ def memory(data):
     m = data["memory"]
     data_bytes = (m["ram_blocks"] + m["ssd_blocks"]) * 4096
     return (
-        f"{m['pairs']} pairs of full stores with {m['ram_blocks']:,} blocks of RAM and {m['ssd_blocks']:,} of SSD, which "
-        f"stand for {data_bytes / 1024 / MIB:.1f} GiB of data each, took {m['bytes'] / MIB:.0f} MiB of memory in all; of each, "
-        f"{m['of']['memory_bytes'] / MIB:.1f} MiB are the tables of the SSD store, and {m['of']['device_memory_bytes'] / MIB:.1f} "
-        "MiB the summaries that it wrote.\n"
+        f"{m['pairs']} pairs of full stores with {m['ram_blocks']:,} blocks of RAM and {m['ssd_blocks']:,} of SSD, "
+        f"which stand for {data_bytes / 1024 / MIB:.1f} GiB of data each, took {m['bytes'] / MIB:.0f} MiB of memory in "
+        f"all; of each, {m['of']['memory_bytes'] / MIB:.1f} MiB are the tables of the SSD store, and "
+        f"{m['of']['device_memory_bytes'] / MIB:.1f} MiB the summaries that it wrote.\n"
     )
 
 
 def full(data, pictures):
     """All of it."""
+    limit = f"**The first {data['limit']:,} accesses of each trace.**\n" if data["limit"] else ""
     missing = f" Not there: {', '.join(data['missing'])}." if data["missing"] else ""
     parts = [
         "# RAM over an SSD, simulated\n",
-        "Written by `make lab-stores-sim` from `stores-sim.json.xz`; no number is typed in by hand. `undercroft sim --ssd` "
-        "runs the traces of ../shared/traces/block through the daemon's own RAM store and SSD store, without data and one "
-        "request at a time (docs/simulator.md). Sizes are parts of each trace's footprint; an access is a block of 4 KiB."
-        f"{missing}\n",
-        *(["**Quick: the first 200,000 accesses of each trace.**\n"] if data["quick"] else []),
+        "Written by `make lab-stores-sim` from `stores-sim.json.xz`; no number is typed in by hand. `undercroft sim "
+        "--ssd` runs the traces of ../shared/traces/block through the daemon's own RAM store and SSD store, without "
+        "data and one request at a time (docs/simulator.md). Sizes are parts of each trace's footprint; an access is a "
+        f"block of 4 KiB.{missing}\n",
+        limit,
         "## What the rules of admission cost and win\n",
-        "`all` writes every block that leaves RAM unchanged and is not on the SSD; `second` only one that left RAM before, "
-        "not long ago.\n",
+        "`all` writes every block that leaves RAM unchanged and is not on the SSD; `second` only one that left RAM "
+        "before, not long ago.\n",
+        "What the figures say: `second` writes a small part of what `all` writes, and where the SSD is large it saves "
+        "a small part of the misses. Its filters know a quarter to a half as many blocks as the SSD has, so a block "
+        "whose next eviction comes later than that is never admitted, though it would still have been there. On small "
+        "SSDs that scans wash out, it is the better rule.\n",
         rules(data),
         *(f"![misses against bytes written, and hits after a restart]({name})\n" for name in pictures),
         "The picture is of S3-FIFO. Points of a line are no SSD, and SSDs of 10, 30 and 60 % of the footprint.\n",
         "## After a restart\n",
-        "RAM of 2 % and an SSD of 30 % of the footprint, stopped in order in the middle of the trace. `cold` is the same "
-        "with an empty SSD. Counted in the next 100,000 accesses.\n",
+        "RAM of 2 % and an SSD of 30 % of the footprint, stopped in order in the middle of the trace. `cold` is the "
+        "same with an empty SSD. Counted in the next 100,000 accesses.\n",
         restarts(data),
         "## A backup\n",
-        "A load by Zipf's law (exponent 0.9, 200,000 blocks of a disk of 1,000,000), RAM of 10,000 and an SSD of 60,000 "
-        "blocks. `after`: the whole disk is read once, then the load goes on. `beside`: blocks of the disk that the load does "
-        "not use are read in turn with the load.\n",
+        "A load by Zipf's law (exponent 0.9, 200,000 blocks of a disk of 1,000,000), RAM of 10,000 and an SSD of "
+        "60,000 blocks. `after`: the whole disk is read once, then the load goes on. `beside`: blocks of the disk that "
+        "the load does not use are read in turn with the load.\n",
         backups(data),
+        "Of a backup many times larger than the SSD, `second` admits the few percent that its filters take for blocks "
+        "they know; that is enough to replace much of the SSD.\n",
         "## Memory\n",
         memory(data),
         "## All sizes\n",

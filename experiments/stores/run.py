@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """`make lab-stores-sim`: what an SSD store below RAM finds, writes and keeps over a restart, on block traces.
 
-Runs `undercroft sim --ssd`, which simulates with the daemon's own stores, over the traces of ../shared/traces/block (those
-that are there) and over a load with a backup in it. Writes docs/results/stores-sim.md, its plots and raw results.
+Runs `undercroft sim --ssd`, which simulates with the daemon's own stores, over the traces of ../shared/traces/block
+(those that are there) and over a load with a backup in it. Writes docs/results/stores-sim.md, plots and raw results.
 """
 
 import argparse
@@ -33,18 +33,20 @@ def arguments(argv=None):
     p.add_argument("--undercroft", type=Path, default=ROOT / "target" / "release" / "undercroft")
     p.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces" / "block", help="folder of traces")
     p.add_argument("--quick", action="store_true", help="the first 200,000 accesses of each; results in build/lab")
+    p.add_argument("--limit", type=int, help="the first N accesses of each trace (default: all)")
     p.add_argument("--report", action="store_true", help="write table and plots again, from the raw results")
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
     a = p.parse_args(argv)
     a.out = a.out or ROOT / ("build/lab" if a.quick else "docs/results")
+    a.limit = a.limit or (200_000 if a.quick else None)
     return a
 
 
 def simulate(a, trace, *options):
     """The results of a simulation, and the most memory it had, in bytes."""
     command = [a.undercroft, "sim", trace, "--policy", "lru,s3-fifo", "--json", *map(str, options)]
-    if a.quick and "--warm-up" not in options:
-        command += ["--limit", "200000"]
+    if a.limit and "--warm-up" not in options:
+        command += ["--limit", str(a.limit)]
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen([str(word) for word in command], stdout=out, stderr=subprocess.PIPE)
         said = child.stderr.read().decode()
@@ -92,7 +94,8 @@ def of_memory(a, folder):
     sizes = ["--size", f"{ram}blocks", "--ssd", f"{ssd}blocks", "--admit", "all"]
     print("memory", flush=True)
     done, most = simulate(a, trace, *sizes, *with_limit)
-    return {"ram_blocks": ram, "ssd_blocks": ssd, "bytes": most, "pairs": len(done["results"]), "of": done["results"][0]}
+    results = done["results"]
+    return {"ram_blocks": ram, "ssd_blocks": ssd, "bytes": most, "pairs": len(results), "of": results[0]}
 
 
 def measure(a):
@@ -102,7 +105,7 @@ def measure(a):
         print(f"{name}: left out, {loads.SHARED[name]} is not in {a.traces}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         grid, restarts = of_traces(a, there)
-        data = {"grid": grid, "restarts": restarts, "missing": missing, "quick": a.quick}
+        data = {"grid": grid, "restarts": restarts, "missing": missing, "limit": a.limit}
         data["backups"] = of_backups(a, Path(folder))
         data["memory"] = of_memory(a, Path(folder))
     return data
