@@ -58,8 +58,8 @@ pub const SLOT_CONTENT_BYTES_MAX: usize = 20;
 /// Slots of a disk at most for each block of its capacity, if deduplication saves it the frames for them.
 pub const SLOTS_PER_BLOCK_MAX: u32 = 8;
 
-/// How long a read of the SSD store may take before a tick has the image read as well: many times what a device in order
-/// needs, and less than a guest finds long.
+/// How long a read of the SSD store may take before a tick has the image read as well: many times what a device in
+/// order needs, and less than a guest finds long.
 pub const SSD_LATE_NS: u64 = 100_000_000;
 
 /// Blocks of one disk that wait in their slots to be hashed at most; one more is hashed at once.

@@ -17,7 +17,7 @@ mod pools;
 mod rare;
 mod rest;
 mod setup;
-pub(crate) mod ssd;
+mod ssd;
 
 use crate::coverage::{Seen, While};
 pub use crate::outcome::Outcome;

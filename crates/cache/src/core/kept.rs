@@ -7,7 +7,7 @@
 
 use super::Core;
 use crate::fault_injection::FaultInjection;
-use crate::types::{DiskId, Kept};
+use crate::types::{DiskId, KeptBlock};
 use undercroft_host::SharedMemory;
 
 impl<P: FaultInjection> Core<P> {
@@ -23,13 +23,13 @@ impl<P: FaultInjection> Core<P> {
 
     /// The cached blocks of a disk, those first that would go first. What it holds must not change until another
     /// process has gone on with it: nothing may be under way, and nothing come.
-    pub fn kept(&mut self, id: DiskId) -> Vec<Kept> {
+    pub fn kept(&mut self, id: DiskId) -> Vec<KeptBlock> {
         self.bring_index(id);
         self.disk(id).map_or_else(Vec::new, |d| d.kept(&self.arena))
     }
 
     /// Has a disk that is idle cache what another process has left of it, where slots are free. How many blocks.
-    pub fn restore(&mut self, id: DiskId, kept: &[Kept]) -> u64 {
+    pub fn restore(&mut self, id: DiskId, kept: &[KeptBlock]) -> u64 {
         let mut count = 0;
         self.with_disk(id, |d, arena| count = d.restore(kept, arena));
         count

@@ -1,7 +1,8 @@
 //! The SSD store of a core: setting it up, its operations, and what is asked of it.
 //!
-//! Owns the way from the store to the effects and back. Never decides what the store keeps. Invariant: after every event
-//! all that the store wants done has been asked of the effects, and every change that it let go has been submitted.
+//! Owns the way from the store to the effects and back. Never decides what the store keeps. Invariant: after every
+//! event all that the store wants done has been asked of the effects, and every change that it let go has been
+//! submitted.
 
 use super::Core;
 use crate::disk::Cx;
@@ -39,8 +40,8 @@ impl<P: FaultInjection> Core<P> {
         self.arena.tier_mut().map(|tier| tier.attach(id, known, whole)).transpose()
     }
 
-    /// The changes of the disk that have begun so far, if none is under way: a stamp that is taken of its image now, and
-    /// given to [`Core::rest_ssd`] with this number, is that of what the store has.
+    /// The changes of the disk that have begun so far, if none is under way: a stamp that is taken of its image now,
+    /// and given to [`Core::rest_ssd`] with this number, is that of what the store has.
     pub fn quiet_since(&self, id: DiskId) -> Option<u64> {
         self.arena.tier()?.quiet_since(id)
     }

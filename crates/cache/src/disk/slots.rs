@@ -7,7 +7,7 @@ use crate::disk::reads::fetch::Fetch;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::ram::Store;
-use crate::types::{Effects, Kept};
+use crate::types::{Effects, KeptBlock};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{Outcome, PartId, Placed};
 use undercroft_host::{Frame, Held};
@@ -141,17 +141,17 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Its cached blocks and where their pages are, those first that would go first.
-    pub(crate) fn kept(&self, arena: &Store) -> Vec<Kept> {
+    pub(crate) fn kept(&self, arena: &Store) -> Vec<KeptBlock> {
         let tell = |placed: Placed| {
-            let frame = arena.arena().number_of(self.residents.page(placed.slot)?).unwrap_or(Kept::ZEROES);
-            Some(Kept { block: placed.block, frame, tier: placed.tier })
+            let frame = arena.arena().number_of(self.residents.page(placed.slot)?).unwrap_or(KeptBlock::ZEROES);
+            Some(KeptBlock { block: placed.block, frame, tier: placed.tier })
         };
         self.residents.index().coldest().filter_map(tell).collect()
     }
 
     /// Puts blocks that another process has left into slots, as far as there are free ones; where there are not enough,
     /// the first get none. A page that a disk of another domain has is not put in again. How many have one now.
-    pub(crate) fn restore(&mut self, kept: &[Kept], arena: &mut Store) -> u64 {
+    pub(crate) fn restore(&mut self, kept: &[KeptBlock], arena: &mut Store) -> u64 {
         let index = self.residents.index();
         let free = index.limit().saturating_sub(index.len()) as usize;
         let end = self.size_blocks();
@@ -159,7 +159,7 @@ impl<P: FaultInjection> Disk<P> {
         for k in kept[kept.len().saturating_sub(free)..].iter().filter(|k| k.block < end) {
             let (domain, _) = self.domain_for(k.block);
             let held = match k.frame {
-                Kept::ZEROES => Some(Held::zeroes()),
+                KeptBlock::ZEROES => Some(Held::zeroes()),
                 n => arena.claim(n, domain),
             };
             let Some(held) = held else { continue };

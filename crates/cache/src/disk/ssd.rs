@@ -1,10 +1,10 @@
 //! What a disk has to do with the SSD store: blocks that leave RAM are offered, reads of what is there go there, and
 //! changes are announced before they are submitted.
 //!
-//! Owns these meeting points. Never decides what the store keeps (it does), never waits for it but with the first change
-//! after a quiet time. Invariants: what is offered is what the disk holds and no change covers; what was read of the store
-//! is served only if its checksum is the block's, otherwise the image is read; a disk whose blocks are not counted from
-//! the image's first byte has nothing in the store.
+//! Owns these meeting points. Never decides what the store keeps (it does), never waits for it but with the first
+//! change after a quiet time. Invariants: what is offered is what the disk holds and no change covers; what was read of
+//! the store is served only if its checksum is the block's, otherwise the image is read; a disk whose blocks are not
+//! counted from the image's first byte has nothing in the store.
 
 use super::operations::Budget;
 use super::reads::near::Near;
@@ -81,8 +81,8 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Reads blocks from the store for a request, or ahead of one: `count` of them, beside each other where `at` says; of
-    /// memory, one.
+    /// Reads blocks from the store for a request, or ahead of one: `count` of them, beside each other where `at` says;
+    /// of memory, one.
     pub(super) fn read_below<E: Effects>(
         &mut self,
         first: u64,

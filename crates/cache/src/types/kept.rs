@@ -6,16 +6,16 @@ use undercroft_engine::Tier;
 
 /// A cached block, and the number of its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptBlock {
     /// The block.
     pub block: u64,
-    /// Its frame in the memory of the core, or [`Kept::ZEROES`].
+    /// Its frame in the memory of the core, or [`KeptBlock::ZEROES`].
     pub frame: u32,
     /// Its tier.
     pub tier: Tier,
 }
 
-impl Kept {
+impl KeptBlock {
     /// In place of a frame: a block of zeroes has none.
     pub const ZEROES: u32 = u32::MAX;
 }

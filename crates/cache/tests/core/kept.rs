@@ -1,6 +1,6 @@
 //! A core goes on with the frames of another: the same blocks in the same memory, and nothing else.
 
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, Kept, Op};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, KeptBlock, Op};
 use undercroft_engine::{PolicyKind, Tier};
 use undercroft_host::SharedMemory;
 use undercroft_testkit::front::{Front, Values, block_request, fill_blocks};
@@ -32,12 +32,12 @@ impl Rig {
     }
 
     /// A second one, on the memory of `old`, which has left it.
-    fn after(old: &mut Rig, policy: PolicyKind, capacity_blocks: u32) -> (Self, Vec<Kept>) {
+    fn after(old: &mut Rig, policy: PolicyKind, capacity_blocks: u32) -> (Self, Vec<KeptBlock>) {
         let (memory, kept) = old.leave();
         (Self::new(FramesIn::Left(memory), policy, capacity_blocks), kept)
     }
 
-    fn leave(&mut self) -> (SharedMemory, Vec<Kept>) {
+    fn leave(&mut self) -> (SharedMemory, Vec<KeptBlock>) {
         self.core.freeze_frames(true);
         (self.core.frames_memory().unwrap(), self.core.kept(DISK))
     }
@@ -127,12 +127,12 @@ fn a_list_that_makes_no_sense_takes_no_frame_twice() {
     (0..10).for_each(|n| old.ask(Op::Read, n, 1));
     let (mut new, mut kept) = Rig::after(&mut old, PolicyKind::Lru, 256);
     let tier = Tier::Cold;
-    kept.push(Kept { block: 500, frame: kept[0].frame, tier });
-    kept.push(Kept { block: 501, frame: u32::MAX - 1, tier });
-    kept.push(Kept { block: 1000, frame: kept[0].frame + 100, tier });
-    kept.push(Kept { block: u64::MAX, frame: kept[0].frame + 101, tier });
-    kept.push(Kept { block: 5, frame: kept[0].frame + 102, tier });
-    kept.push(Kept { block: 502, frame: Kept::ZEROES, tier });
+    kept.push(KeptBlock { block: 500, frame: kept[0].frame, tier });
+    kept.push(KeptBlock { block: 501, frame: u32::MAX - 1, tier });
+    kept.push(KeptBlock { block: 1000, frame: kept[0].frame + 100, tier });
+    kept.push(KeptBlock { block: u64::MAX, frame: kept[0].frame + 101, tier });
+    kept.push(KeptBlock { block: 5, frame: kept[0].frame + 102, tier });
+    kept.push(KeptBlock { block: 502, frame: KeptBlock::ZEROES, tier });
     assert_eq!(new.core.restore(DISK, &kept), 11);
     new.core.settle_frames();
     assert_eq!(new.core.restore(DISK, &kept[..3]), 0, "what is settled is not claimed");

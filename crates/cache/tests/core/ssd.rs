@@ -1,5 +1,5 @@
-//! The SSD store below a core, a scenario for each way that a block takes through it; the simulation looks for everything
-//! in between.
+//! The SSD store below a core, a scenario for each way that a block takes through it; the simulation looks for
+//! everything in between.
 
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};

@@ -8,7 +8,7 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
-use undercroft_cache::Kept;
+use undercroft_cache::KeptBlock;
 use undercroft_engine::Tier;
 
 /// The first bytes: what it is, and of which form.
@@ -37,7 +37,7 @@ pub(crate) struct KeptDisk {
     /// What the file of its image was; `None` if it is not one regular file, so that nobody can tell.
     pub(crate) file: Option<FileState>,
     /// Those first that would be evicted first.
-    pub(crate) blocks: Vec<Kept>,
+    pub(crate) blocks: Vec<KeptBlock>,
 }
 
 /// What tells whether a file was changed: device, inode, size, and the times of its last changes.
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.take(n)?).map_err(|_| Unusable::Damaged)
     }
 
-    fn block(&mut self) -> Result<Kept, Unusable> {
+    fn block(&mut self) -> Result<KeptBlock, Unusable> {
         let block = self.number()?;
         let frame = self.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| Unusable::Damaged)?;
         let tier = match self.take(1)? {
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
             [2] => Tier::Cold,
             _ => return Err(Unusable::Damaged),
         };
-        Ok(Kept { block, frame, tier })
+        Ok(KeptBlock { block, frame, tier })
     }
 
     fn disk(&mut self) -> Result<KeptDisk, Unusable> {
@@ -185,7 +185,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn some() -> Snapshot {
-        let kept = |n: u64| Kept {
+        let kept = |n: u64| KeptBlock {
             block: n * n,
             frame: n as u32,
             tier: [Tier::Hot, Tier::Probation, Tier::Cold][n as usize % 3],

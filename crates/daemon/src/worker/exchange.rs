@@ -5,7 +5,7 @@
 
 use super::{Worker, turn};
 use undercroft_backend::Backend;
-use undercroft_cache::{DiskId, Kept};
+use undercroft_cache::{DiskId, KeptBlock};
 use undercroft_host::{Interest, Trigger};
 
 /// Why a back end did not take a disk over; with it, if that is of any more use.
@@ -25,7 +25,7 @@ pub(crate) type Next = (DiskId, Box<dyn Backend>);
 pub(crate) struct LaidDown {
     /// `None` if it could not be replaced.
     pub(crate) backend: Option<Box<dyn Backend>>,
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<KeptBlock>,
 }
 
 impl Worker {

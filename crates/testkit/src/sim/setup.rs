@@ -114,10 +114,7 @@ impl<P: FaultInjection> Sim<P> {
         (0..disks).for_each(|_| ground.disk(&mut drawn, &mut rng));
         let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
         sims.iter_mut().zip(&mut disk_options).for_each(|(disk, options)| extras.shape(disk, options));
-        let mut ssd = SsdRun::new(seed);
-        if let Some(ssd) = &mut ssd {
-            disk_options.iter_mut().for_each(|options| ssd.shape(options));
-        }
+        let mut ssd = SsdRun::below(&mut disk_options, seed);
         let mut content_key = ContentKey::from_seed(rng.bits());
         let weak = rng.one_in(3) && !extras.opaque;
         if weak {

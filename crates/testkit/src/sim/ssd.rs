@@ -12,7 +12,7 @@ use undercroft_cache::fault_injection::{FaultInjection, NoFaults};
 use undercroft_cache::ssd::{
     Admission, BootId, Format, Identity, Kept, Known, Media, OutOfService, Region, Ssd, Stamp, StoreId,
 };
-use undercroft_cache::{DiskId, DiskOptions, Event, Io, IoTarget, Op, ReqId, Request, SSD};
+use undercroft_cache::{DiskId, DiskOptions, Event, Op, ReqId, Request, SSD};
 
 /// Bytes of a region: the tables, and some segments.
 const REGION_BYTES: u64 = 6 << 20;
@@ -42,8 +42,14 @@ pub(super) struct SsdRun {
 }
 
 impl SsdRun {
-    /// One seed in `SEEDS` has a store.
-    pub fn new(seed: u64) -> Option<Self> {
+    /// One seed in eight has a store, below disks like these.
+    pub fn below(disks: &mut [DiskOptions], seed: u64) -> Option<Self> {
+        let mut run = Self::new(seed)?;
+        disks.iter_mut().for_each(|options| run.shape(options));
+        Some(run)
+    }
+
+    fn new(seed: u64) -> Option<Self> {
         if seed % 8 != 6 {
             return None;
         }
@@ -347,13 +353,5 @@ impl<P: FaultInjection> Sim<P> {
                 }
             }
         }
-    }
-}
-
-/// The device that an operation is for, if it is not for an image.
-pub(crate) fn device_of(io: &Io) -> Option<usize> {
-    match io.target {
-        IoTarget::Ssd(device) => Some(usize::from(device)),
-        IoTarget::Image => None,
     }
 }

@@ -6,8 +6,7 @@
 use super::{Resumable, World};
 use crate::coverage::Seen;
 use crate::rng::fill_pattern;
-use crate::sim::ssd::device_of;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, IoTarget, Op, Paused, ReqId};
 use undercroft_host::FRAME_BYTES;
 
 impl Effects for World {
@@ -152,5 +151,13 @@ impl Effects for World {
         if let Err(what) = self.judge(p, result) {
             self.violate(what);
         }
+    }
+}
+
+/// The device that an operation is for, if it is not for an image.
+fn device_of(io: &Io) -> Option<usize> {
+    match io.target {
+        IoTarget::Ssd(device) => Some(usize::from(device)),
+        IoTarget::Image => None,
     }
 }
