@@ -399,3 +399,36 @@ fn a_segment_that_is_used_again_ends_its_former_summary() {
     let bug = Bug::SsdMarkLeftOut;
     finds(bug, segment_is_used_again(NoFaults), segment_is_used_again(Planted(bug)));
 }
+
+#[test]
+fn what_is_good_is_written_down_though_nothing_was_admitted_since_the_start() {
+    let mut r = Rig::new(8, NoFaults);
+    r.offer(0..FULL);
+    r.quiet();
+    let mut r = r.killed(NoFaults);
+    r.change_in_time(3);
+    assert_eq!(r.killed(NoFaults).kept, Kept::New);
+    r.quiet();
+    assert_eq!(r.killed(NoFaults).kept, Kept::Blocks(FULL - 1));
+}
+
+#[test]
+fn so_many_bytes_are_written_for_it_each_day() {
+    let mut r = Rig::new(8, NoFaults);
+    r.offer(0..FULL);
+    r.quiet();
+    let mut r = r.killed(NoFaults);
+    let day = 86_400_000_000_000;
+    for days in 1..=3 {
+        loop {
+            r.change_in_time(3);
+            if r.ssd.quiet(r.disk, STAMP) == Quiet::TooMuch {
+                break;
+            }
+            r.rest();
+        }
+        let written = r.ssd.stats()[0].written.total();
+        assert!(((days * 3) << 20..=(days * 4) << 20).contains(&written), "{written} bytes in {days} days");
+        r.ssd.tick(days * day);
+    }
+}
