@@ -189,6 +189,8 @@ pub enum Bug {
     SsdOldestIgnored,
     /// They are taken by one copy of the table of owners, though the other is broken.
     SsdOneTableIsEnough,
+    /// A summary that cannot be read at the start is passed over.
+    SsdUnreadablePassedOver,
     /// Summaries are believed after an orderly stop though they are not those that were written then.
     SsdDigestIgnored,
     /// Summaries of segments still name blocks that were changed.
@@ -223,7 +225,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 92] = [
+    pub const ALL: [Bug; 93] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -301,6 +303,7 @@ impl Bug {
         Bug::SsdBootIgnored,
         Bug::SsdOldestIgnored,
         Bug::SsdOneTableIsEnough,
+        Bug::SsdUnreadablePassedOver,
         Bug::SsdDigestIgnored,
         Bug::SsdSummaryKept,
         Bug::SsdNotReadBack,

@@ -163,6 +163,9 @@ pub const SSD_STAGED_MAX: usize = 256;
 /// Frames of one device for summaries and tables of its store.
 pub const SSD_IO_FRAMES: usize = 64;
 
+/// Bytes a day that one region may write to tell that disks are without changes, however little was admitted (4 MiB).
+pub const SSD_QUIET_BYTES_PER_DAY: u64 = 4 << 20;
+
 /// Operations of one device's store that are under way at most; reads of blocks are not its own.
 pub const SSD_OPS_MAX: usize = 16;
 

@@ -20,4 +20,5 @@ mod offset;
 mod parts;
 mod pools;
 mod ssd;
+mod ssd_store;
 mod steps;

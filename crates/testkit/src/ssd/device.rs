@@ -23,6 +23,8 @@ pub struct SsdFaults {
     pub lost_flushes: u64,
     /// A read fails.
     pub read_errors: u64,
+    /// A read at the start fails, and the next one of the same place may not.
+    pub start_read_errors: u64,
     /// Once in so many steps, a bit of the device is another one.
     pub rot: u64,
     /// Once in so many steps, the device is gone until the next start.
@@ -196,6 +198,10 @@ impl Media for SimSsd {
 
     fn read_at(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         self.lives()?;
+        let once_in = self.faults.start_read_errors;
+        if self.fails(once_in) {
+            return Err(io::Error::other("a read failed"));
+        }
         self.read(offset, to);
         Ok(())
     }

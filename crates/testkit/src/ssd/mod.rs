@@ -162,6 +162,7 @@ impl<F: FaultInjection> Run<F> {
             misdirected: if kind == 2 { *rng.pick(&[10, 60]) } else { 0 },
             lost_flushes: if kind == 3 { 2 } else { 0 },
             read_errors: if kind == 1 { rare(&mut rng, 300) } else { 0 },
+            start_read_errors: if kind == 1 { *rng.pick(&[0, 12, 60]) } else { 0 },
             rot: if kind == 4 { 10 } else { 0 },
             vanishes: if kind == 5 { 200 } else { 0 },
             stalls: if kind == 1 { rare(&mut rng, 150) } else { 0 },
@@ -233,11 +234,14 @@ impl<F: FaultInjection> Run<F> {
         self.ssd.as_mut().expect("the store runs")
     }
 
-    /// The frames of operations that nobody waits for: the process that owned them is gone.
+    /// The frames of operations that nobody waits for go back: the process that owned them is gone.
     fn leave_frames(&mut self) {
-        self.asked.drain(..).chain(self.done.drain(..).map(|(io, _)| io)).for_each(|io| {
-            std::mem::forget(io.buf.frames);
-        });
+        for io in self.asked.drain(..).chain(self.done.drain(..).map(|(io, _)| io)) {
+            match &mut self.ssd {
+                Some(ssd) => ssd.reclaim(io.device, io.buf),
+                None => std::mem::forget(io.buf.frames),
+            }
+        }
         self.reads.clear();
     }
 

@@ -116,7 +116,15 @@ impl<F: FaultInjection> Run<F> {
                 self.boot += 1;
             }
         }
-        match self.regions() {
+        let regions = self.regions().or_else(|_| {
+            // A header that could not be read: the next start can.
+            let faults: Vec<_> = self.devices.iter().map(|d| d.faults).collect();
+            self.devices.iter_mut().for_each(|d| d.faults.start_read_errors = 0);
+            let regions = self.regions();
+            self.devices.iter_mut().zip(faults).for_each(|(d, faults)| d.faults = faults);
+            regions
+        });
+        match regions {
             Ok(regions) => self.ssd = Some(Ssd::new(regions)),
             Err(e) => return self.fail(format!("no start: {e}")),
         }

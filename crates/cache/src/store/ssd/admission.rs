@@ -53,17 +53,38 @@ impl Ghosts {
     }
 }
 
-/// Bytes that may be written.
-struct Budget {
+/// Bytes that may be written: a bucket that time fills.
+pub(super) struct Budget {
     per_day: u64,
+    /// What it holds at most.
+    most: i64,
     left: i64,
     /// Of a byte, in parts of a day's nanoseconds.
     rest: u128,
 }
 
 impl Budget {
-    fn most(&self) -> i64 {
-        (self.per_day / BUCKET_PART).max(BUCKET_LEAST).min(i64::MAX as u64) as i64
+    /// A full one.
+    pub fn new(per_day: u64, most: u64) -> Self {
+        let most = most.min(i64::MAX as u64) as i64;
+        Self { per_day, most, left: most, rest: 0 }
+    }
+
+    /// So many nanoseconds passed.
+    pub fn advance(&mut self, passed: u64) {
+        let parts = u128::from(passed) * u128::from(self.per_day) + self.rest;
+        self.rest = parts % DAY_NS;
+        self.left = self.left.saturating_add((parts / DAY_NS).min(i64::MAX as u128) as i64).min(self.most);
+    }
+
+    /// Bytes were written.
+    pub fn spend(&mut self, bytes: u64) {
+        self.left = self.left.saturating_sub(bytes as i64);
+    }
+
+    /// Bytes that are left; negative if more were written than there were.
+    pub fn left(&self) -> i64 {
+        self.left
     }
 }
 
@@ -95,8 +116,8 @@ impl Admitting {
     pub fn set_budget(&mut self, per_day: Option<u64>) {
         let left = self.budget.as_ref().map(|b| b.left);
         self.budget = per_day.map(|per_day| {
-            let mut budget = Budget { per_day, left: 0, rest: 0 };
-            budget.left = left.unwrap_or(i64::MAX).min(budget.most());
+            let mut budget = Budget::new(per_day, (per_day / BUCKET_PART).max(BUCKET_LEAST));
+            budget.left = left.unwrap_or(i64::MAX).min(budget.most);
             budget
         });
     }
@@ -106,16 +127,14 @@ impl Admitting {
         let passed = now.saturating_sub(self.now);
         self.now = self.now.max(now);
         if let Some(b) = &mut self.budget {
-            let parts = u128::from(passed) * u128::from(b.per_day) + b.rest;
-            b.rest = parts % DAY_NS;
-            b.left = b.left.saturating_add((parts / DAY_NS).min(i64::MAX as u128) as i64).min(b.most());
+            b.advance(passed);
         }
     }
 
     /// Bytes were written, for whatever reason.
     pub fn spend(&mut self, bytes: u64) {
         if let Some(b) = &mut self.budget {
-            b.left = b.left.saturating_sub(bytes as i64);
+            b.spend(bytes);
         }
     }
 

@@ -114,8 +114,7 @@ impl<F: FaultInjection> Region<F> {
         hint: Hint,
         now: u64,
     ) -> Offered {
-        self.now = self.now.max(now);
-        self.admitting.advance(now);
+        self.advance(now);
         match self.try_offer(number, block, bytes, hint) {
             Ok(offered) => {
                 self.owner_mut(number).stats.admitted += u64::from(offered == Offered::Admitted);

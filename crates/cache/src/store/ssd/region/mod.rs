@@ -16,14 +16,14 @@ mod tables;
 
 pub use recovery::{Format, Media, NoRegion, Recovered};
 
-use super::admission::Admitting;
+use super::admission::{Admitting, Budget};
 use super::format::{Layout, Summary};
 use super::index::Index;
 use super::segments::Segments;
 use super::sums::Sums;
 use super::types::*;
 use crate::fault_injection::FaultInjection;
-use crate::limits::{SSD_IO_FRAMES, SSD_STAGED_MAX};
+use crate::limits::{SSD_IO_FRAMES, SSD_QUIET_BYTES_PER_DAY, SSD_STAGED_MAX};
 use cleaning::Cleaning;
 use io::Jobs;
 use quiet::Writing;
@@ -98,6 +98,8 @@ pub struct Region<F: FaultInjection> {
     quiet: VecDeque<(u16, Stamp)>,
     writing: Option<Writing>,
     last_writing: u64,
+    /// What may be written down of disks without changes, however little was admitted.
+    quiet_budget: Budget,
     jobs: Jobs,
     admitting: Admitting,
     written: Written,
@@ -135,6 +137,7 @@ impl<F: FaultInjection> Region<F> {
             quiet: VecDeque::new(),
             writing: None,
             last_writing: 0,
+            quiet_budget: Budget::new(SSD_QUIET_BYTES_PER_DAY, SSD_QUIET_BYTES_PER_DAY),
             jobs: Jobs::default(),
             admitting: Admitting::new(slots, seed),
             written: Written::default(),

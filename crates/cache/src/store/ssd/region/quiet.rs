@@ -63,7 +63,11 @@ impl<F: FaultInjection> Region<F> {
         let lost = self.segments.queue(number).filter(|s| self.segments.get(*s).lost).count() as i64;
         let cost = 4096 * (lost * i64::from(self.layout.summary_blocks) + 2);
         if cost > self.allowance() {
-            return Quiet::TooMuch;
+            // After a start nothing was admitted yet.
+            if cost > self.quiet_budget.left() {
+                return Quiet::TooMuch;
+            }
+            self.quiet_budget.spend(cost as u64);
         }
         self.begin_quiet(number, stamp);
         Quiet::Begun

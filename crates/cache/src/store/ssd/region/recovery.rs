@@ -3,8 +3,9 @@
 //! Owns what is believed. Works with a device that is asked at once, not with operations. Never panics on what
 //! it reads.
 //! Invariant: a block is taken over only if both copies of the table are whole and follow each other, the newer one
-//! calls its owner clean, it was written since the host was started or by an orderly stop, and its segment is one that
-//! the table allows; whether the image is still the same is asked when the owner is attached. In doubt it is dropped.
+//! calls its owner clean, it was written since the host was started or by an orderly stop, its segment is one that
+//! the table allows, and all summaries could be read; whether the image is still the same is asked when the owner is
+//! attached. In doubt it is dropped.
 
 use super::super::format::{
     BLOCK, Header, Layout, NO_BLOCK, NoHeader, SEGMENTS_AT, TABLE_BYTES, TABLES_AT, Table, VERSION,
@@ -57,7 +58,7 @@ pub enum NoRegion {
         /// Bytes of its segments.
         segment_bytes: u32,
     },
-    /// Its header is broken.
+    /// Its header is broken, or both copies of its table.
     Broken,
     /// A region of this size cannot be: it has less than four segments, or too many.
     NoLayout,
@@ -75,7 +76,7 @@ impl fmt::Display for NoRegion {
             NoRegion::Size { region_bytes, segment_bytes } => {
                 write!(f, "it was formatted with {region_bytes} bytes, and {segment_bytes} bytes for each segment")
             }
-            NoRegion::Broken => f.write_str("its header is broken"),
+            NoRegion::Broken => f.write_str("its header is broken, or its table"),
             NoRegion::NoLayout => f.write_str("a region has at least four segments, each of 256KiB to 16MiB"),
             NoRegion::Io(e) => write!(f, "{e}"),
         }
@@ -103,7 +104,13 @@ pub struct Recovered {
     pub is_of_another_boot: bool,
     /// Everything was dropped: a copy of the table is broken.
     pub is_broken: bool,
+    /// Summaries that could not be read. If there are any, everything was dropped: they might be read at a later start.
+    pub unreadable: u64,
 }
+
+/// Sequences that are passed over when a summary could not be read: whatever it says, its sequence is lower than the
+/// next one. More than a device of 10 GB/s begins in ten years.
+const SEQUENCES_PASSED_OVER: u64 = 1 << 44;
 
 /// The copies of the table.
 struct Tables {
@@ -155,9 +162,13 @@ impl<F: FaultInjection> Region<F> {
         let layout = Layout::new(header.region_bytes, segment_bytes).ok_or(NoRegion::NoLayout)?;
         let mut region = Self::empty(faults, header.store, boot, layout)?;
         let tables = region.read_tables(media)?;
+        if tables.newest.is_none() {
+            // The numbers that were used are not known.
+            return Err(NoRegion::Broken);
+        }
         let mut recovered = Recovered::default();
         region.take_owners(&tables, &mut recovered);
-        region.take_segments(media, &tables)?;
+        region.take_segments(media, &tables, &mut recovered);
         recovered.blocks = region.index.len() as u64;
         region.write_tables(media)?;
         Ok((region, recovered))
@@ -216,22 +227,9 @@ impl<F: FaultInjection> Region<F> {
     }
 
     /// Segments of these owners, and their blocks.
-    fn take_segments(&mut self, media: &mut dyn Media, tables: &Tables) -> io::Result<()> {
-        let mut summaries = Vec::new();
-        let mut bytes = vec![0; self.layout.summary_blocks as usize * BLOCK];
-        let mut last = 0;
-        for segment in 0..self.layout.segments {
-            // One that cannot be read does not exist.
-            if media.read_at(self.layout.offset(self.segments.slots(segment).start), &mut bytes).is_err() {
-                continue;
-            }
-            let Some((summary, sum)) = Summary::read(&bytes, self.store, &self.sums) else { continue };
-            last = last.max(summary.sequence);
-            if self.is_allowed(&summary, segment, tables) {
-                summaries.push((summary, sum));
-            }
-        }
-        summaries.sort_by_key(|(s, _)| s.sequence);
+    fn take_segments(&mut self, media: &mut dyn Media, tables: &Tables, recovered: &mut Recovered) {
+        let (mut summaries, last) = self.read_summaries(media, tables, recovered);
+        summaries.sort_by_key(|(summary, _)| summary.sequence);
         for (summary, sum) in &summaries {
             let Summary { segment, owner, sequence, generation, .. } = *summary;
             self.segments.recover(segment, owner, sequence, generation, *sum);
@@ -244,8 +242,40 @@ impl<F: FaultInjection> Region<F> {
         }
         self.segments.recovered();
         // Segments that had been begun and left no summary: more than there are have none.
-        self.segments.next_sequence = self.segments.next_sequence.max(last) + u64::from(self.layout.segments) + 1;
-        Ok(())
+        let mut begun = u64::from(self.layout.segments) + 1;
+        if recovered.unreadable > 0 && !self.faults.has(Bug::SsdUnreadablePassedOver) {
+            begun += SEQUENCES_PASSED_OVER;
+        }
+        self.segments.next_sequence = self.segments.next_sequence.max(last) + begun;
+    }
+
+    /// The summaries that the table allows with their sums, and the highest sequence of all. If one cannot be read, no
+    /// owner is left: what it names could be changed now, and believed at a start that can read it.
+    fn read_summaries(
+        &mut self,
+        media: &mut dyn Media,
+        tables: &Tables,
+        recovered: &mut Recovered,
+    ) -> (Vec<(Summary, u64)>, u64) {
+        let mut bytes = vec![0; self.layout.summary_blocks as usize * BLOCK];
+        let (mut summaries, mut last) = (Vec::new(), 0);
+        for segment in 0..self.layout.segments {
+            if media.read_at(self.layout.offset(self.segments.slots(segment).start), &mut bytes).is_err() {
+                recovered.unreadable += 1;
+                continue;
+            }
+            let Some((summary, sum)) = Summary::read(&bytes, self.store, &self.sums) else { continue };
+            last = last.max(summary.sequence);
+            if self.is_allowed(&summary, segment, tables) {
+                summaries.push((summary, sum));
+            }
+        }
+        if recovered.unreadable > 0 && !self.faults.has(Bug::SsdUnreadablePassedOver) {
+            self.owners.fill_with(|| None);
+            summaries.clear();
+            recovered.owners = 0;
+        }
+        (summaries, last)
     }
 
     /// Whether a summary is one that the table allows.

@@ -10,13 +10,19 @@ use crate::limits::{SSD_GIVE_UP_NS, SSD_MISMATCHES_MAX, SSD_STALL_NS};
 impl<F: FaultInjection> Region<F> {
     /// Time goes on.
     pub(in super::super) fn tick(&mut self, now: u64) {
-        self.now = self.now.max(now);
-        self.admitting.advance(now);
+        self.advance(now);
         let waited = self.jobs.oldest().map_or(0, |since| self.now - since);
         self.is_stalled = waited >= SSD_STALL_NS;
         if waited >= SSD_GIVE_UP_NS {
             self.fail(OutOfService::Stalled);
         }
+    }
+
+    /// It is so late now, in nanoseconds.
+    pub(super) fn advance(&mut self, now: u64) {
+        self.quiet_budget.advance(now.saturating_sub(self.now));
+        self.now = self.now.max(now);
+        self.admitting.advance(now);
     }
 
     /// Bytes of an owner's were not what was written.
