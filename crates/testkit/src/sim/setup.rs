@@ -114,7 +114,7 @@ impl<P: FaultInjection> Sim<P> {
         (0..disks).for_each(|_| ground.disk(&mut drawn, &mut rng));
         let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
         sims.iter_mut().zip(&mut disk_options).for_each(|(disk, options)| extras.shape(disk, options));
-        let mut ssd = SsdRun::below(&mut disk_options, seed);
+        let ssd = SsdRun::below(&mut disk_options, seed);
         let mut content_key = ContentKey::from_seed(rng.bits());
         let weak = rng.one_in(3) && !extras.opaque;
         if weak {
@@ -143,8 +143,7 @@ impl<P: FaultInjection> Sim<P> {
         let multi_block = if extras.opaque { 40 } else { *rng.pick(&[2, 4, 10, 90]) };
         let multi_block = if extras.offsets.is_some() { multi_block.max(20) } else { multi_block };
         let mostly_reads = rng.one_in(3) || clones || extras.opaque;
-        let mut world = World::new(sims, rng.bits(), with_log);
-        world.devices = ssd.as_mut().map_or(Vec::new(), SsdRun::devices);
+        let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
             rng,
             core: None,

@@ -60,7 +60,7 @@ impl SsdRun {
     }
 
     /// Its devices.
-    pub fn devices(&mut self) -> Vec<SimDisk> {
+    fn devices(&mut self) -> Vec<SimDisk> {
         let fails_one_in = *self.rng.pick(&[0, 0, 0, 300]);
         let garbles_one_in = *self.rng.pick(&[0, 8, 40]);
         let device = || {
@@ -117,6 +117,9 @@ impl<P: FaultInjection> Sim<P> {
     /// Puts the store below a core that is about to start, as it is found on the devices.
     pub(super) fn boot_ssd(&mut self) {
         let Some(run) = &mut self.ssd else { return };
+        if self.world.devices.is_empty() {
+            self.world.devices = run.devices();
+        }
         let boot = BootId([run.boot; 16]);
         let mut regions = Vec::new();
         for device in &mut self.world.devices {
