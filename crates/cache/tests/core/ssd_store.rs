@@ -375,8 +375,8 @@ fn a_summary_that_went_elsewhere_is_missed() {
     finds(bug, new_summary_goes_elsewhere(NoFaults), new_summary_goes_elsewhere(Planted(bug)));
 }
 
-/// A segment is used again, and the program dies before it is complete. Blocks that are taken for those which were there
-/// before, and are not.
+/// A segment is used again, and the program dies before it is complete. Blocks that are taken for those which were
+/// there before, and are not.
 fn segment_is_used_again<F: FaultInjection>(faults: F) -> usize {
     let mut r = Rig::new(4, faults);
     r.offer(0..2 * FULL);

@@ -44,8 +44,8 @@ pub(super) struct Run {
 }
 
 impl<F: FaultInjection> Drop for Region<F> {
-    /// Frames go back to their arena: one that is lost is a bug. An arena keeps its addresses, and its memory too, if it
-    /// is not told to give that back.
+    /// Frames go back to their arena: one that is lost is a bug. An arena keeps its addresses, and its memory too, if
+    /// it is not told to give that back.
     fn drop(&mut self) {
         self.abandon_all();
         self.arena.trim(0);
