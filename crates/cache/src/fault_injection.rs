@@ -221,11 +221,13 @@ pub enum Bug {
     SsdHeldNotCleared,
     /// Entries of a segment that was emptied stay.
     SsdCleaningLeavesEntries,
+    /// Another segment is discarded than the one that is free.
+    SsdDiscardsOther,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 94] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -319,5 +321,6 @@ impl Bug {
         Bug::SsdUnverified,
         Bug::SsdHeldNotCleared,
         Bug::SsdCleaningLeavesEntries,
+        Bug::SsdDiscardsOther,
     ];
 }

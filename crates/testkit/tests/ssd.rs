@@ -82,4 +82,5 @@ planted! {
     blocks_that_are_not_verified_are_found: SsdUnverified,
     blocks_that_stay_held_are_found: SsdHeldNotCleared,
     entries_of_emptied_segments_are_found: SsdCleaningLeavesEntries,
+    discards_of_segments_in_use_are_found: SsdDiscardsOther,
 }

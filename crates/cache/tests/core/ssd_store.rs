@@ -94,6 +94,8 @@ impl<F: FaultInjection> Rig<F> {
     fn with(flash: Flash, region: Region<F>, image: Vec<u8>, found: Recovered) -> Self {
         let mut ssd = Ssd::new(vec![region]);
         ssd.set_admission(Admission::All);
+        // Which segment is used next depends on it.
+        ssd.set_discards(false);
         let (disk, kept) = ssd.attach(&known()).unwrap();
         ssd.set_share(disk, 1 << 20);
         Self { ssd, disk, flash, image, kept, found, now: 0 }
@@ -431,4 +433,55 @@ fn so_many_bytes_are_written_for_it_each_day() {
         assert!(((days * 3) << 20..=(days * 4) << 20).contains(&written), "{written} bytes in {days} days");
         r.ssd.tick(days * day);
     }
+}
+
+/// Where segments are discarded when all that the disk has is dropped; the device does it, or refuses.
+fn discarded(r: &mut Rig<NoFaults>, is_done: bool) -> Vec<u64> {
+    let mut discarded = Vec::new();
+    r.ssd.invalidate_all(r.disk);
+    while let Some(io) = r.ssd.next_io() {
+        if io.kind != SsdIoKind::Discard {
+            r.complete(io, |_, _| None);
+            continue;
+        }
+        assert_eq!((io.len, io.buf.len), (u64::from(SEGMENT), 0));
+        assert!(r.ssd.next_io().is_none(), "one at a time");
+        discarded.push((io.offset - SEGMENTS_AT as u64) / u64::from(SEGMENT));
+        r.complete(io, |_, _| Some(is_done));
+    }
+    discarded
+}
+
+#[test]
+fn free_segments_are_discarded_by_a_device_that_can() {
+    let mut r = Rig::new(16, NoFaults);
+    r.ssd.set_discards(true);
+    r.offer(0..5 * FULL);
+    assert_eq!(discarded(&mut r, true), [4, 3, 2, 1, 0]);
+    assert!(discarded(&mut r, true).is_empty(), "each once");
+    r.offer(0..4 * FULL);
+    assert_eq!(discarded(&mut r, false).len(), 1, "it refused");
+    r.offer(0..4 * FULL);
+    assert!(discarded(&mut r, true).is_empty());
+    r.ssd.set_discards(true);
+    assert_eq!(discarded(&mut r, true).len(), 7);
+}
+
+#[test]
+fn segments_that_are_about_to_be_used_are_not_discarded() {
+    let mut r = Rig::new(4, NoFaults);
+    r.ssd.set_discards(true);
+    r.offer(0..3 * FULL);
+    let mut discards = 0;
+    for n in 3..12 {
+        for block in n * FULL..(n + 1) * FULL {
+            let bytes = [r.image[block as usize]; 4096];
+            assert_eq!(r.ssd.offer(r.disk, block, &bytes, Hint::default(), 0), Offered::Admitted);
+            while let Some(io) = r.ssd.next_io() {
+                discards += usize::from(io.kind == SsdIoKind::Discard);
+                r.complete(io, |_, _| None);
+            }
+        }
+    }
+    assert_eq!(discards, 0, "each segment that becomes free is used again");
 }

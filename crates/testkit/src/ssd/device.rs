@@ -125,8 +125,18 @@ impl SimSsd {
                 }
                 true
             }
-            SsdIoKind::Discard => true,
+            SsdIoKind::Discard => {
+                self.discard(io.offset, io.len as usize);
+                let errors = self.faults.errors;
+                !self.fails(errors)
+            }
         }
+    }
+
+    /// What is discarded reads as anything: as it was, as zeroes, as something else.
+    fn discard(&mut self, offset: u64, len: usize) {
+        let filling = *self.rng.pick(&[0, 0xa5]);
+        self.write(offset, &vec![filling; len], |rng| !rng.one_in(4));
     }
 
     /// The bytes at a place.
@@ -137,6 +147,9 @@ impl SimSsd {
 
     /// The program that asked for an operation died before it heard of it: it is done, or a part of it, or nothing.
     pub fn cut_short(&mut self, io: &mut SsdIo) {
+        if io.kind == SsdIoKind::Discard && !self.is_gone && self.rng.one_in(2) {
+            self.discard(io.offset, io.len as usize);
+        }
         if io.kind != SsdIoKind::Write || self.is_gone {
             return;
         }

@@ -129,6 +129,8 @@ struct Run<F: FaultInjection> {
     has_faults: bool,
     /// Its faults damage what was written.
     may_corrupt: bool,
+    /// Free segments are discarded.
+    discards: bool,
     boot: u8,
     devices: Vec<SimSsd>,
     /// Names of stores that are recorded as void.
@@ -194,6 +196,7 @@ impl<F: FaultInjection> Run<F> {
             segment_bytes,
             has_faults: kind > 0,
             may_corrupt: (2..=4).contains(&kind),
+            discards: plan.seed.is_multiple_of(3),
             boot: 1,
             devices,
             void: BTreeSet::new(),

@@ -129,6 +129,8 @@ impl<F: FaultInjection> Run<F> {
             Err(e) => return self.fail(format!("no start: {e}")),
         }
         self.ssd().set_admission(Admission::All);
+        let discards = self.discards;
+        self.ssd().set_discards(discards);
         let now = self.now;
         self.ssd().tick(now);
         for image in 0..self.images.len() {

@@ -28,6 +28,8 @@ pub(super) enum State {
     Evicting,
     /// Nothing in it is wanted any more; free when its I/O is done.
     Doomed,
+    /// The device is being told so; free when that is done.
+    Discarding,
 }
 
 /// A segment's record.
@@ -57,7 +59,9 @@ struct Queue {
 /// See the head of the file.
 pub(super) struct Segments {
     all: Box<[Segment]>,
+    /// Free ones: those of which the device knows it, or that were never used, and the others.
     free: VecDeque<u32>,
+    stale: VecDeque<u32>,
     queues: Box<[Queue]>,
     /// Of a segment: to find that of a slot without a division.
     shift: u32,
@@ -87,6 +91,7 @@ impl Segments {
         Self {
             all: vec![none; layout.segments as usize].into_boxed_slice(),
             free: (0..layout.segments).collect(),
+            stale: VecDeque::new(),
             queues: vec![queue; OWNERS_MAX].into_boxed_slice(),
             shift: layout.segment_blocks.trailing_zeros(),
             next_sequence: 1,
@@ -95,7 +100,9 @@ impl Segments {
 
     /// Bytes of its tables.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.all) + self.free.capacity() * size_of::<u32>() + size_of_val(&*self.queues)
+        size_of_val(&*self.all)
+            + (self.free.capacity() + self.stale.capacity()) * size_of::<u32>()
+            + size_of_val(&*self.queues)
     }
 
     pub fn number_of(&self, slot: u32) -> u32 {
@@ -116,7 +123,7 @@ impl Segments {
     }
 
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.stale.len()
     }
 
     pub fn len(&self) -> usize {
@@ -151,7 +158,7 @@ impl Segments {
 
     /// Begins a free segment for an owner.
     pub fn begin(&mut self, owner: u16, generation: u64) -> Option<u32> {
-        let segment = self.free.pop_front()?;
+        let segment = self.free.pop_front().or_else(|| self.stale.pop_front())?;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         self.append(segment, owner, sequence, generation, State::Open);
@@ -167,7 +174,8 @@ impl Segments {
 
     /// After recovery: those that are nobody's are free.
     pub fn recovered(&mut self) {
-        self.free = (0..self.all.len() as u32).filter(|n| self.all[*n as usize].state == State::Free).collect();
+        self.free.clear();
+        self.stale = (0..self.all.len() as u32).filter(|n| self.all[*n as usize].state == State::Free).collect();
     }
 
     fn append(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, state: State) {
@@ -203,14 +211,29 @@ impl Segments {
     pub fn end_io(&mut self, segment: u32) -> bool {
         self.get_mut(segment).busy -= 1;
         self.settle(segment);
-        !matches!(self.get(segment).state, State::Doomed | State::Free)
+        !matches!(self.get(segment).state, State::Doomed | State::Discarding | State::Free)
+    }
+
+    /// A free segment of which the device does not know it, if so many others are free: that one is not about to be
+    /// used. It is not free until the operation ends that the caller begins in it.
+    pub fn discard(&mut self, others: usize) -> Option<u32> {
+        if self.free() <= others {
+            return None;
+        }
+        let segment = self.stale.pop_back()?;
+        self.get_mut(segment).state = State::Discarding;
+        Some(segment)
     }
 
     fn settle(&mut self, segment: u32) {
         let it = self.get_mut(segment);
-        if it.state == State::Doomed && it.busy == 0 {
-            it.state = State::Free;
-            self.free.push_back(segment);
+        if it.busy > 0 {
+            return;
+        }
+        match std::mem::replace(&mut it.state, State::Free) {
+            State::Doomed => self.stale.push_back(segment),
+            State::Discarding => self.free.push_back(segment),
+            other => it.state = other,
         }
     }
 }

@@ -31,6 +31,7 @@ pub struct Ssd<F: FaultInjection = NoFaults> {
     turn: usize,
     admission: Admission,
     budget: Option<u64>,
+    discards: bool,
 }
 
 impl<F: FaultInjection> Ssd<F> {
@@ -50,6 +51,7 @@ impl<F: FaultInjection> Ssd<F> {
             turn: 0,
             admission: Admission::default(),
             budget: None,
+            discards: true,
         }
     }
 
@@ -262,6 +264,13 @@ impl<F: FaultInjection> Ssd<F> {
         self.regions.iter_mut().for_each(|r| r.admitting().set_rule(admission));
     }
 
+    /// Whether devices are told of segments that are free and will not be used soon; they are unless this says no. A
+    /// device that has refused is asked again after this.
+    pub fn set_discards(&mut self, discards: bool) {
+        self.discards = discards;
+        self.regions.iter_mut().for_each(|region| region.set_discards(discards));
+    }
+
     /// What is wrong with the tables of the store, by a look at all of them: for tests.
     pub fn wrong(&self) -> Option<String> {
         self.regions.iter().find_map(Region::wrong)
@@ -317,6 +326,7 @@ impl<F: FaultInjection> Ssd<F> {
         let old = std::mem::replace(&mut self.regions[n], region);
         let region = &mut self.regions[n];
         region.set_device(device);
+        region.set_discards(self.discards);
         region.admitting().set_rule(self.admission);
         region.admitting().set_budget(self.budget.map(|bytes| bytes / devices));
         for Attached { known, share, numbers } in self.owners.iter_mut().flatten() {

@@ -29,7 +29,7 @@ impl Cleaning {
 
 impl<F: FaultInjection> Region<F> {
     /// Free segments that are kept ready.
-    fn wanted_free(&self) -> usize {
+    pub(super) fn wanted_free(&self) -> usize {
         SSD_FREE_SEGMENTS.min(self.segments.len() / 4).max(2)
     }
 

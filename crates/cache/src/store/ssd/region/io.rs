@@ -4,6 +4,7 @@
 //! Invariant: each operation comes back once, and a segment that has one under way is not free.
 
 use super::*;
+use crate::fault_injection::Bug;
 use crate::limits::SSD_OPS_MAX;
 use undercroft_host::Frame;
 
@@ -22,6 +23,7 @@ pub(super) enum Job {
     QuietWrite(u32),
     QuietFlush(u64),
     QuietCheck(u32),
+    Discard(u32),
 }
 
 impl Job {
@@ -30,7 +32,7 @@ impl Job {
         match self {
             Job::Table | Job::TableFlush | Job::TableCheck | Job::QuietFlush(_) => None,
             Job::Run { segment, .. } => Some(segment),
-            Job::Mark(s) | Job::Seal(s) | Job::CleanSummary(s) | Job::CleanBlock(s) => Some(s),
+            Job::Mark(s) | Job::Seal(s) | Job::CleanSummary(s) | Job::CleanBlock(s) | Job::Discard(s) => Some(s),
             Job::QuietRead(s) | Job::QuietWrite(s) | Job::QuietCheck(s) => Some(s),
         }
     }
@@ -64,7 +66,24 @@ impl<F: FaultInjection> Region<F> {
         }
         self.go_on_stopping();
         let io = self.next_table().or_else(|| self.next_quiet());
-        io.or_else(|| self.next_write()).or_else(|| self.next_cleaning())
+        io.or_else(|| self.next_write()).or_else(|| self.next_cleaning()).or_else(|| self.next_discard())
+    }
+
+    /// A free segment that will not be used soon is discarded, one at a time.
+    fn next_discard(&mut self) -> Option<SsdIo> {
+        let is_under_way = self.jobs.list.iter().any(|(_, job, _)| matches!(job, Job::Discard(_)));
+        if !self.discards || is_under_way || self.stop.is_some() {
+            return None;
+        }
+        let segment = self.segments.discard(self.wanted_free())?;
+        let mut slots = self.segments.slots(segment);
+        if self.faults.has(Bug::SsdDiscardsOther) {
+            slots = self.segments.slots(segment ^ 1);
+        }
+        let buf = IoBuf { frames: Vec::new(), head: 0, len: 0 };
+        let mut io = self.submit(Job::Discard(segment), SsdIoKind::Discard, self.layout.offset(slots.start), buf);
+        io.len = slots.len() as u64 * 4096;
+        Some(io)
     }
 
     /// Whether there are frames for an operation, besides those for blocks that may be staged.
@@ -144,6 +163,11 @@ impl<F: FaultInjection> Region<F> {
             }
             return;
         }
+        if let Job::Discard(_) = job {
+            // Nobody needs it: a device that cannot is not asked again.
+            self.discards &= is_done;
+            return;
+        }
         let mut bytes = vec![0; buf.len as usize];
         buf.copy_to(&mut bytes);
         self.give_back(buf.frames);
@@ -156,7 +180,7 @@ impl<F: FaultInjection> Region<F> {
             Job::TableFlush | Job::QuietFlush(_) if !is_done => self.fail(OutOfService::Flush),
             Job::Table | Job::TableFlush | Job::TableCheck => self.table_done(bytes),
             Job::Mark(segment) => self.marked(segment),
-            Job::Run { .. } => {}
+            Job::Run { .. } | Job::Discard(_) => {}
             Job::Seal(segment) => self.sealed(segment),
             Job::CleanSummary(segment) => self.cleaning_begins(segment, bytes),
             Job::CleanBlock(segment) => self.cleaning_goes_on(segment, bytes),

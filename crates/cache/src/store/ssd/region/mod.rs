@@ -109,6 +109,8 @@ pub struct Region<F: FaultInjection> {
     given_up_is_recorded: bool,
     given_up_is_told: bool,
     is_stalled: bool,
+    /// The device is told of segments that are free.
+    discards: bool,
     stop: Option<Stop>,
     now: u64,
 }
@@ -146,6 +148,7 @@ impl<F: FaultInjection> Region<F> {
             given_up_is_recorded: false,
             given_up_is_told: false,
             is_stalled: false,
+            discards: true,
             stop: None,
             now: 0,
         })
@@ -154,6 +157,11 @@ impl<F: FaultInjection> Region<F> {
     /// Which of the store's devices it lies on.
     pub(super) fn set_device(&mut self, device: u16) {
         self.device = device;
+    }
+
+    /// Whether the device is to be told of segments that are free.
+    pub(super) fn set_discards(&mut self, discards: bool) {
+        self.discards = discards;
     }
 
     /// What decides on admission.
