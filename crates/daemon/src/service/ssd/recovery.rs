@@ -22,6 +22,8 @@ pub(super) struct WorkerStore {
     pub(super) engine: &'static str,
     /// Blocks that were taken over.
     pub(super) blocks: u64,
+    /// Whether free segments are discarded: of a file that would give up space that was reserved for it.
+    discards: bool,
 }
 
 impl WorkerStore {
@@ -33,6 +35,7 @@ impl WorkerStore {
             SsdAdmission::All => undercroft_cache::ssd::Admission::All,
             SsdAdmission::None => undercroft_cache::ssd::Admission::None,
         });
+        ssd.set_discards(self.discards);
         ssd.set_budget(plan.writes_per_day_bytes.map(|bytes| bytes / workers.max(1) as u64));
         (ssd, self.devices)
     }
@@ -68,8 +71,15 @@ fn store(
     void: &VoidNames,
     boot: BootId,
 ) -> Result<WorkerStore, SsdError> {
-    let mut store =
-        WorkerStore { regions: Vec::new(), devices: Vec::new(), names: Vec::new(), engine: "io_uring", blocks: 0 };
+    let discards = devices.info().all(|info| info.is_device);
+    let mut store = WorkerStore {
+        regions: Vec::new(),
+        devices: Vec::new(),
+        names: Vec::new(),
+        engine: "io_uring",
+        blocks: 0,
+        discards,
+    };
     for (mut media, n) in devices.regions(worker).into_iter().zip(0..) {
         let (region, blocks) = region(devices, plan, n, &mut media, void, boot)?;
         store.blocks += blocks;
