@@ -288,10 +288,11 @@ fn what_the_store_has_is_read_ahead_from_there() {
     r.stop(0);
     let mut r = r.again(0, NoFaults);
     r.core.set_readahead(DISK, 64 << 10);
-    for block in 0..40 {
+    // What is read ahead of these is in the store, too.
+    for block in 0..28 {
         assert_eq!(r.read(block), (block as u8, vec![]), "block {block} was read from the image");
     }
     let stats = r.core.stats(DISK);
-    assert!(stats.readahead_hit_blocks > 20, "{stats:?}");
+    assert!(stats.readahead_hit_blocks > 15, "{stats:?}");
     r.core.check();
 }

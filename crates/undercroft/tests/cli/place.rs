@@ -111,7 +111,9 @@ impl Drop for Running {
     }
 }
 
-pub const COMMANDS: [&str; 29] = [
+pub const COMMANDS: [&str; 31] = [
+    "ssd",
+    "upgrade",
     "mount",
     "umount",
     "volume-plugin",

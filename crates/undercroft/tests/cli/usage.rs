@@ -148,6 +148,7 @@ fn man_pages_have_no_warnings() {
     for (of, below) in [
         ("trace", &["info", "convert", "head", "split", "merge", "sample", "synth"][..]),
         ("ksm", &["status", "on", "off"]),
+        ("ssd", &["start", "stop", "drop"]),
     ] {
         pages.extend(below.iter().map(|c| format!("man/man1/undercroft-{of}-{c}.1")));
     }

@@ -169,7 +169,7 @@ mod tests {
         };
         let text = plain_text(&describe(&status));
         for needle in [
-            "SSD store: 3GiB of 100GiB, 7 hits, 4GiB written\n",
+            "SSD store: 3GiB of 100GiB, 7 hits, 4.0GiB written\n",
             "found     7 of 10 blocks\n",
             "refused   12 by the rule, 1 over what may be written a day\n",
             "written   4GiB admitted, 0B kept, 1MiB of its own; 1.042 bytes for each byte admitted\n",
