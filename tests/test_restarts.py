@@ -134,8 +134,8 @@ def test_guests_and_nbd_clients_go_on(scratch, load):
             "run", between.uri(), "--journal", journal, "--block", "512", "--block-max", "32KiB", "--depth", 8,
             *mix, "--seed", seed, "--ops", ROUNDS * 4_000,
         )  # fmt: skip
-        times, rounds = [], 0
-        for rounds in range(ROUNDS):
+        times = []
+        for _ in range(ROUNDS):
             before = guest.done
             until(lambda before=before: guest.done > before or not guest.is_alive(), "the guest goes on", 120)
             assert guest.error is None, guest.error

@@ -351,6 +351,8 @@ fn close(of: LaidDown, disk: &ServedDisk) -> Option<KeptDisk> {
     let name = disk.info().name.clone();
     let backend = of.backend?;
     let alone = backend.is_one_file();
+    // They keep the image's locks, too.
+    drop(disk.take_files());
     disk::close(backend, &name);
     let file = disk.image_file().filter(|_| alone).and_then(|f| FileState::of(f.path()));
     let (size_bytes, worker) = (disk.info().geometry.size_bytes, disk.worker_number() as u64);
