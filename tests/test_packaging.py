@@ -259,7 +259,8 @@ def test_the_shipped_example_is_good_where_it_is_not_commented_out(scratch):
     text = re.sub(r"^#(?! )", "", text, flags=re.MULTILINE)
     # Where no package made the group, there is none.
     text = text.replace('"kvm"', '"root"')
-    whole.write_text(re.sub("/run/undercroft|/etc/undercroft|/var/lib/undercroft|/run/libvirt/qemu", str(scratch), text))
+    places = "/run/undercroft|/etc/undercroft|/var/lib/undercroft|/run/libvirt/qemu"
+    whole.write_text(re.sub(places, str(scratch), text))
     done = run(built("undercroft"), "check", "--let-wait", "--json", whole, check=False)
     problems = [p for p in json.loads(done.stdout)["problems"] if p["severity"] == "error"]
     assert all("image" in p["error"] for p in problems), problems
