@@ -36,8 +36,13 @@ impl<P: FaultInjection> Core<P> {
     /// # Errors
     /// If the store has as many owners as it may have.
     pub fn use_ssd(&mut self, id: DiskId, known: &Known) -> Result<Option<Kept>, TooManyOwners> {
-        let Some(whole) = self.disk(id).map(|d| d.whole_blocks()) else { return Ok(None) };
-        self.arena.tier_mut().map(|tier| tier.attach(id, known, whole)).transpose()
+        let Some(disk) = self.disk(id) else { return Ok(None) };
+        let (whole, changing) = (disk.whole_blocks(), disk.changing());
+        let Some(tier) = self.arena.tier_mut() else { return Ok(None) };
+        let kept = tier.attach(id, known, whole)?;
+        // What is being changed must not be admitted before that has ended.
+        changing.into_iter().for_each(|(first, end)| tier.change_begins(id, first, end));
+        Ok(Some(kept))
     }
 
     /// The changes of the disk that have begun so far, if none is under way: a stamp that is taken of its image now,

@@ -195,6 +195,11 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
+    /// Blocks `first..end` of each change that has begun and not ended.
+    pub(crate) fn changing(&self) -> Vec<(u64, u64)> {
+        self.changes.active().collect()
+    }
+
     /// A change of blocks `first..end` begins: nothing of it is in the store from now on, until it has ended.
     pub(super) fn change_below(&mut self, first: u64, end: u64, arena: &mut Store) {
         if !self.faults.has(Bug::BelowKeepsChanged)

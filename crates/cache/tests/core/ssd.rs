@@ -296,3 +296,29 @@ fn what_the_store_has_is_read_ahead_from_there() {
     assert!(stats.readahead_hit_blocks > 15, "{stats:?}");
     r.core.check();
 }
+
+/// The store comes (`undercroft ssd start`) while a disk is written to: what RAM lets go of the block then is the old
+/// content.
+#[test]
+fn a_change_that_began_before_the_store_came_is_known_to_it() {
+    let mut r = Rig::new();
+    let known = Known { identity: Identity([8; 64]), stamp: None, blocks: 64 };
+    let other = DiskId(1);
+    r.core.add_disk(other, DiskOptions::new(&Geometry::new(64 * B), PolicyKind::Lru, 2)).unwrap();
+    let read = |r: &mut Rig, block: u64| {
+        r.front.client.seen.clear();
+        r.front.ask(&mut r.core, request(1, other, Op::Read, block * B, B));
+        while let Some(at) = r.front.ios.iter().position(|io| io.kind == IoKind::Read || io.target != IoTarget::Image) {
+            r.complete(at);
+        }
+        r.front.client.seen.iter().find(|(_, at, _)| *at == 0).map(|seen| seen.2)
+    };
+    assert_eq!(read(&mut r, 0), Some(0));
+    r.front.ask(&mut r.core, request(200, other, Op::Write { fua: false }, 0, B));
+    r.core.use_ssd(other, &known).unwrap();
+    r.core.share_ssd(other, 1 << 20);
+    (1..4).for_each(|block| assert_eq!(read(&mut r, block), Some(block as u8)));
+    r.rest();
+    (4..8).for_each(|block| _ = read(&mut r, block));
+    assert_eq!(read(&mut r, 0), Some(200), "the old content came from the store");
+}
