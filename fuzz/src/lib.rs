@@ -6,15 +6,19 @@
 
 mod bodies;
 mod images;
+mod kept;
 mod kernel;
 mod plans;
+mod regions;
 mod server;
 mod traces;
 
 pub use bodies::{api, hot_set, ranges, volume_plugin};
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
+pub use kept::kept_list;
 pub use kernel::{kernel_files, proc_files};
 pub use plans::config;
+pub use regions::ssd_region;
 pub use server::nbd_client;
 pub use traces::trace;
 
@@ -24,11 +28,12 @@ use undercroft_porttest::{fuse, nbd, vhost};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 19] = [
     ("api", api),
     ("config", config),
     ("fuse_messages", fuse_messages),
     ("hot_set", hot_set),
+    ("kept_list", kept_list),
     ("kernel_files", kernel_files),
     ("nbd_client", nbd_client),
     ("nbd_commands", nbd_commands),
@@ -38,6 +43,7 @@ pub const TARGETS: [Target; 17] = [
     ("qcow2_own", qcow2_own),
     ("qcow2_tables", qcow2_tables),
     ("ranges", ranges),
+    ("ssd_region", ssd_region),
     ("trace", trace),
     ("vhost_messages", vhost_messages),
     ("virtio_chain", virtio_chain),

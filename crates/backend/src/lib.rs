@@ -66,12 +66,6 @@ pub trait Backend: Send {
     /// Operations submitted and not yet returned by `poll`.
     fn inflight(&self) -> usize;
 
-    /// Whether all that the disk holds is in one regular file, so that the times of its last changes tell whether it is
-    /// what it was.
-    fn is_one_file(&self) -> bool {
-        false
-    }
-
     /// The image below the disk that nobody writes, and what the disk has of its own, as it was when it was opened: to
     /// be asked once, before the first operation. `None` if there is none, or nothing is known of it.
     fn take_base(&mut self) -> Option<Base> {

@@ -307,10 +307,6 @@ impl Backend for Raw {
         self.files.clone()
     }
 
-    fn is_one_file(&self) -> bool {
-        !self.disk.is_device
-    }
-
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
     }

@@ -184,10 +184,6 @@ impl Backend for Qcow2 {
         self.pool.work().files.clone()
     }
 
-    fn is_one_file(&self) -> bool {
-        self.depth == 1
-    }
-
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
     }

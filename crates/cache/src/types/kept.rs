@@ -2,6 +2,10 @@
 //!
 //! Owns nothing. Invariant: a frame's number means something together with the memory of its core alone.
 
+mod list;
+
+pub use list::{KeptDisk, KeptList, UnusableList};
+
 use undercroft_engine::Tier;
 
 /// A cached block, and the number of its frame.

@@ -5,16 +5,18 @@
 //! process has said that it serves no more; if anything that it served cannot be, this one ends, and the other goes on;
 //! what is cached is used only if the image is what it was when that was listed.
 
+use super::leaving::kept_stamp;
 use super::{ServedDisk, Service, ServiceError};
 use crate::handover::channel::Channel;
 use crate::handover::letters::{self, Begin, FORM, Left, Offer, Prepared, Ready};
-use crate::handover::snapshot::{FileState, KeptDisk, Snapshot};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use undercroft_backend::ImageFiles;
+use undercroft_cache::{KeptDisk, KeptList};
 use undercroft_config::ServePlan;
 use undercroft_frontend::socket::{forget_passed, keep_files, pass_listener};
 use undercroft_frontend::vhost::{Established, Starter};
@@ -29,7 +31,7 @@ pub(crate) struct Arrival {
     channel: Option<Channel>,
     /// What that process served.
     disks: Vec<(String, u64)>,
-    snapshot: Option<Snapshot>,
+    snapshot: Option<KeptList>,
     /// Connections of front ends, and what establishes their sessions.
     sessions: HashMap<String, (OwnedFd, Established)>,
     starters: Vec<(Arc<ServedDisk>, Starter)>,
@@ -63,7 +65,7 @@ impl Service {
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
             let mut arrival = Arrival { channel, disks, snapshot: None, sessions, starters, problem: None };
-            arrival.take(same, &service.plan())?;
+            arrival.take(same)?;
             return Ok((service, arrival));
         }
         letters::send(&channel, &Prepared { refusal: refusal.clone() }, Vec::new(), Vec::new(), soon())?;
@@ -82,23 +84,20 @@ fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
     })
 }
 
-/// What of a list is of images that are what they were when they were closed, as far as that can be told. Asked before
-/// they are opened, which may touch them.
-pub(super) fn unchanged(mut snapshot: Snapshot, plan: &ServePlan) -> Snapshot {
-    snapshot.disks.retain(|d| {
-        let is_same = |file| plan.find(&d.name).is_some_and(|p| Some(file) == FileState::of(&p.image.location));
-        let same = d.file.is_none_or(is_same);
-        if !same {
-            tracing::warn!(disk = d.name, "what was cached of it is not used: its image has changed meanwhile");
-        }
-        same
-    });
-    snapshot
+/// Why what was cached of a disk is not used.
+fn why_not(of: &KeptDisk, disk: &ServedDisk) -> Option<&'static str> {
+    if of.size_bytes != disk.info().geometry.size_bytes || of.worker != disk.worker_number() as u64 {
+        return Some("it is another disk now");
+    }
+    // What they said after they were locked, and before this process touched them.
+    let found = disk.files().as_ref().and_then(ImageFiles::found);
+    let is_same = of.image.is_none_or(|image| found.as_ref().map(kept_stamp) == Some(image));
+    (!is_same).then_some("its image has changed meanwhile")
 }
 
 impl Arrival {
     /// Of a process that has ended, and has left what it cached to the service manager.
-    pub(super) fn from_manager(snapshot: Snapshot) -> Self {
+    pub(super) fn from_manager(snapshot: KeptList) -> Self {
         let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
         Self { channel: None, disks, snapshot: Some(snapshot), sessions, starters, problem: None }
     }
@@ -113,7 +112,7 @@ impl Arrival {
     }
 
     /// Takes what the other process leaves, which serves nobody any more.
-    fn take(&mut self, keeps: bool, plan: &ServePlan) -> io::Result<()> {
+    fn take(&mut self, keeps: bool) -> io::Result<()> {
         let (left, list, fds): (Left, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(true);
         let mut fds = fds.into_iter();
@@ -130,8 +129,8 @@ impl Arrival {
             let established = Established::read(&session.numbers, own).map_err(io::Error::other)?;
             self.sessions.insert(session.disk, (connection, established));
         }
-        match Snapshot::decode(&list) {
-            Ok(snapshot) if keeps => self.snapshot = Some(unchanged(snapshot, plan)),
+        match KeptList::decode(&list) {
+            Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
             Err(e) => tracing::warn!("what was cached is not used: {e}"),
         }
@@ -144,8 +143,8 @@ impl Arrival {
             self.snapshot.take().into_iter().flat_map(|s| s.disks).map(|d| (d.name.clone(), d)).collect();
         for disk in service.disks() {
             let Some(of) = kept.remove(&disk.info().name) else { continue };
-            if of.size_bytes != disk.info().geometry.size_bytes || of.worker != disk.worker_number() as u64 {
-                tracing::warn!(disk = of.name, "what was cached of it is not used: it is another disk now");
+            if let Some(why) = why_not(&of, &disk) {
+                tracing::warn!(disk = of.name, "what was cached of it is not used: {why}");
             } else {
                 let (id, all) = (disk.id(), of.blocks.len());
                 let restored = disk.host().worker.wait_for(move |w| w.core().restore(id, &of.blocks)).unwrap_or(0);

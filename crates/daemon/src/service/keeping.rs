@@ -3,15 +3,15 @@
 //!
 //! Owns the names under which it is kept. Never serves anything. Invariants: the list is used once: whoever reads it
 //! destroys it, so that a process that is started after a crash finds none; what is cached of an image is used only if
-//! that is a regular file that nobody has changed since.
+//! its files tell that nobody has changed them since.
 
 use super::Service;
-use super::arriving::{Arrival, unchanged};
+use super::arriving::Arrival;
 use super::leaving::Rest;
-use crate::handover::snapshot::Snapshot;
 use crate::systemd;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use undercroft_cache::KeptList;
 use undercroft_config::ServePlan;
 use undercroft_host::{SharedMemory, inherited};
 
@@ -48,7 +48,7 @@ impl Service {
         true
     }
 
-    fn keep(&self, snapshot: &Snapshot) -> io::Result<usize> {
+    fn keep(&self, snapshot: &KeptList) -> io::Result<usize> {
         let refused = || io::Error::other("the service manager takes nothing");
         for (n, worker) in self.workers.iter().enumerate() {
             let memory = worker.call(|w| w.core().frames_memory()).map_err(io::Error::other)?;
@@ -85,7 +85,7 @@ pub(super) fn found(plan: &ServePlan) -> Option<(Vec<SharedMemory>, Arrival)> {
 fn used(list: OwnedFd, mut kept: Vec<(String, OwnedFd)>, plan: &ServePlan) -> io::Result<(Vec<SharedMemory>, Arrival)> {
     // Taken first, so that it is used once whatever comes of it.
     let bytes = SharedMemory::from_passed(list)?.take()?;
-    let mut snapshot = Snapshot::decode(&bytes).map_err(io::Error::other)?;
+    let mut snapshot = KeptList::decode(&bytes).map_err(io::Error::other)?;
     let workers = plan.daemon.workers.max(1);
     if !plan.store.keep || snapshot.memory_bytes != plan.store.memory_bytes || snapshot.workers != workers as u64 {
         return Err(io::Error::other("the store is another now"));
@@ -96,7 +96,7 @@ fn used(list: OwnedFd, mut kept: Vec<(String, OwnedFd)>, plan: &ServePlan) -> io
         let at = kept.iter().position(|(of, _)| *of == name).ok_or_else(|| io::Error::other("a part is missing"))?;
         memories.push(SharedMemory::from_passed(kept.swap_remove(at).1)?);
     }
-    // Of what is no regular file nobody can say whether it was changed.
-    snapshot.disks.retain(|d| d.file.is_some());
-    Ok((memories, Arrival::from_manager(unchanged(snapshot, plan))))
+    // Of the others nobody can say whether they were changed.
+    snapshot.disks.retain(|d| d.image.is_some());
+    Ok((memories, Arrival::from_manager(snapshot)))
 }

@@ -11,7 +11,6 @@ use super::disk::{self, ServedDisk};
 use super::{CHANGE_WAIT, Service, ServiceError, scan};
 use crate::handover::channel::Channel;
 use crate::handover::letters::{self, Begin, FORM, Left, LeftSession, Offer, Prepared, Ready};
-use crate::handover::snapshot::{FileState, KeptDisk, Snapshot};
 use crate::http::Caller;
 use crate::systemd;
 use crate::worker::LaidDown;
@@ -22,8 +21,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use undercroft_backend::{self as backend, Backend, Dormant, OpenOptions};
-use undercroft_cache::DiskId;
+use undercroft_backend::{self as backend, Backend, Dormant, ImageFiles, ImageStamp, OpenOptions};
+use undercroft_cache::{DiskId, KeptDisk, KeptList};
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_frontend::socket::keep_files;
 use undercroft_frontend::vhost::LentDevice;
@@ -36,6 +35,8 @@ const REST_WAIT: Duration = Duration::from_secs(2);
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long the images may take to be open again if it does not manage.
 const REOPEN_WAIT: Duration = Duration::from_secs(30);
+/// How long the times of an image's files are waited for to be past: 20 ms where a file system counts nanoseconds.
+const SETTLE_WAIT: Duration = Duration::from_millis(60);
 /// Between two looks whether everything has come to rest.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -71,7 +72,7 @@ pub(super) struct Rest {
     pub(super) disks: Vec<Resting>,
     /// Workers whose frames are frozen, by number, and their disks.
     frozen: Vec<(usize, Vec<DiskId>)>,
-    pub(super) snapshot: Snapshot,
+    pub(super) snapshot: KeptList,
 }
 
 fn failed(what: &str, why: impl std::fmt::Display) -> ControlError {
@@ -346,15 +347,39 @@ impl Service {
     }
 }
 
-/// Closes an image. What is cached of it, if it is known which file that is of.
+/// What is written of an image in the list of what is cached.
+pub(super) fn kept_stamp(stamp: &ImageStamp) -> [u8; KeptDisk::IMAGE_BYTES] {
+    let mut bytes = [0; KeptDisk::IMAGE_BYTES];
+    bytes[..16].copy_from_slice(&stamp.identity);
+    bytes[16..].copy_from_slice(&stamp.state);
+    bytes
+}
+
+/// What the files of a closed image say, as soon as a change that comes later would show in it.
+fn at_rest(files: &ImageFiles) -> io::Result<Option<ImageStamp>> {
+    let until = Instant::now() + SETTLE_WAIT;
+    loop {
+        match files.stamp()? {
+            Some(stamp) if !stamp.settled && Instant::now() < until => std::thread::sleep(PAUSE),
+            Some(stamp) if !stamp.settled => return Err(io::Error::other("the time of its last change is not past")),
+            stamp => return Ok(stamp),
+        }
+    }
+}
+
+/// Closes an image. What is cached of it, if that may be used later.
 fn close(of: LaidDown, disk: &ServedDisk) -> Option<KeptDisk> {
     let name = disk.info().name.clone();
-    let backend = of.backend?;
-    let alone = backend.is_one_file();
-    // They keep the image's locks, too.
-    drop(disk.take_files());
-    disk::close(backend, &name);
-    let file = disk.image_file().filter(|_| alone).and_then(|f| FileState::of(f.path()));
+    let files = disk.take_files();
+    disk::close(of.backend?, &name);
+    // Closing a qcow2 image writes to it. The files keep the locks until it is known what they say.
+    let image = match files.as_ref().map_or(Ok(None), at_rest) {
+        Ok(stamp) => stamp.as_ref().map(kept_stamp),
+        Err(e) => {
+            tracing::warn!(disk = name, "what is cached of it does not stay: {e}");
+            return None;
+        }
+    };
     let (size_bytes, worker) = (disk.info().geometry.size_bytes, disk.worker_number() as u64);
-    Some(KeptDisk { name, size_bytes, worker, file, blocks: of.kept })
+    Some(KeptDisk { name, size_bytes, worker, image, blocks: of.kept })
 }
