@@ -36,6 +36,8 @@ const KINDS: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1
 pub struct ImageFiles {
     /// The image's own first, and whether each is read as qcow2.
     files: Arc<[(DiskFile, bool)]>,
+    /// Goes into the identity: of two that differ in this, neither is the other.
+    label: Arc<str>,
     found: Option<ImageStamp>,
 }
 
@@ -60,7 +62,16 @@ impl ImageFiles {
         if files.is_empty() || files.iter().any(|(file, _)| file.is_device) {
             return None;
         }
-        let mut files = Self { files, found: None };
+        let mut files = Self { files, label: Arc::from(""), found: None };
+        files.found = files.stamp().ok().flatten();
+        Some(files)
+    }
+
+    /// Those of the image below the top one, as they are now: nobody writes to them while they are locked. With another
+    /// `label` it counts as another image. `None` if there is none.
+    pub fn below(&self, label: &str) -> Option<Self> {
+        let below = self.files.get(1..).filter(|below| !below.is_empty())?;
+        let mut files = Self { files: below.into(), label: label.into(), found: None };
         files.found = files.stamp().ok().flatten();
         Some(files)
     }
@@ -79,6 +90,7 @@ impl ImageFiles {
         // Before the files are asked: a change that comes after that is later than this.
         let now = clock_gettime(ClockId::RealtimeCoarse);
         let (mut identity, mut state, mut settled) = (Sum::new(), Sum::new(), true);
+        identity.add(self.label.as_bytes());
         for (file, is_qcow2) in self.files.iter() {
             let stat = fstat(&**file.file)?;
             let kind = fstatfs(&**file.file)?;

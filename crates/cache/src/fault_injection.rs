@@ -144,6 +144,10 @@ pub enum Bug {
     BelowKeepsChanged,
     /// The SSD store keeps blocks that the disk lost.
     BelowKeepsLost,
+    /// What the SSD store has of a base is served of blocks that the disk has changed.
+    BelowBaseOutlivesChange,
+    /// What the SSD store has of a disk is known as its base's, though it may come from a guest.
+    BelowTakenForBase,
     /// A write that is installed in steps ends with the first of them.
     RestOfWriteForgotten,
     /// Those who wait until there is room among the waiters of a read are not woken.
@@ -283,6 +287,8 @@ impl Bug {
         Bug::BelowNotAwaited,
         Bug::BelowKeepsChanged,
         Bug::BelowKeepsLost,
+        Bug::BelowBaseOutlivesChange,
+        Bug::BelowTakenForBase,
         Bug::RestOfWriteForgotten,
         Bug::CrowdForgotten,
         Bug::LoanKept,

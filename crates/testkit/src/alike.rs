@@ -82,6 +82,11 @@ impl SimBase {
         own.fill(true);
     }
 
+    /// Which image it is.
+    pub fn layer(&self) -> u64 {
+        self.layer
+    }
+
     /// What the core is told.
     pub fn told(&self) -> Base {
         let mut own = vec![0u64; self.own.len().div_ceil(64)];

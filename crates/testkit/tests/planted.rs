@@ -22,7 +22,10 @@ fn assert_found(bug: Bug) {
         // Steps, and pools that change: one in three of these.
         Bug::DropsPassSlotsOver => 24 * n - 23,
         // One in eight has an SSD store.
-        Bug::BelowServesAnything | Bug::BelowKeepsChanged | Bug::BelowKeepsLost => 8 * n - 2,
+        Bug::BelowServesAnything
+        | Bug::BelowKeepsChanged
+        | Bug::BelowKeepsLost
+        | Bug::BelowBaseOutlivesChange => 8 * n - 2,
         // Guests whose disks are told of changes one by one.
         Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
         // Guests whose pages lie across blocks.
@@ -50,9 +53,11 @@ fn assert_found(bug: Bug) {
 /// Of the last two, one takes a cache larger than those simulated, the other more seeds than these tests have:
 /// tests/regressions.rs.
 ///
-/// That the first change after a start waits has a scenario: crates/cache/tests/core/ssd.rs.
-const ELSEWHERE: [Bug; 6] = [
+/// That the first change after a start waits, and that what came from a guest is not known as a base's, has a scenario:
+/// crates/cache/tests/core/ssd.rs.
+const ELSEWHERE: [Bug; 7] = [
     Bug::BelowNotAwaited,
+    Bug::BelowTakenForBase,
     Bug::CaptureTakenForBase,
     Bug::NewcomersPartPays,
     Bug::PaysLessEarly,
@@ -149,5 +154,6 @@ planted! {
     blocks_of_an_ssd_that_are_not_verified_are_found: BelowServesAnything,
     changed_blocks_that_stay_on_an_ssd_are_found: BelowKeepsChanged,
     lost_blocks_that_stay_on_an_ssd_are_found: BelowKeepsLost,
+    blocks_of_a_base_on_an_ssd_that_outlive_a_change_are_found: BelowBaseOutlivesChange,
     a_wait_for_more_frames_than_there_are_is_found: WaitsForTooMuch,
 }

@@ -326,7 +326,7 @@ impl<P: FaultInjection> Core<P> {
         self.arena.look_at_all();
         let left = self.options.step_bytes;
         if let Some(tier) = self.arena.tier_mut() {
-            tier.ssd_mut().tick(now_ns);
+            tier.tick(now_ns);
         }
         let mut evictions = SHRINK_BLOCKS_PER_EVENT;
         for id in 0..self.disks.len() {

@@ -45,6 +45,22 @@ impl<P: FaultInjection> Core<P> {
         Ok(Some(kept))
     }
 
+    /// The image that the disk stands on, which nobody changes, is an owner of its own from now on: what was read of it
+    /// is there once for all disks that hold its blocks in common. `None` if the disk has no base or does not use the
+    /// store.
+    ///
+    /// # Errors
+    /// If the store has as many owners as it may have.
+    pub fn use_ssd_for_base(&mut self, id: DiskId, known: &Known) -> Result<Option<Kept>, TooManyOwners> {
+        let Some(domain) = self.disk(id).and_then(|disk| disk.base_domain()) else { return Ok(None) };
+        self.arena.tier_mut().map_or(Ok(None), |tier| tier.stand_on(id, domain, known))
+    }
+
+    /// The store's name for the base that the disk stands on, if that is an owner.
+    pub fn ssd_base_of(&self, id: DiskId) -> Option<OwnerId> {
+        self.arena.tier()?.base_owner(id)
+    }
+
     /// The changes of the disk that have begun so far, if none is under way: a stamp that is taken of its image now,
     /// and given to [`Core::rest_ssd`] with this number, is that of what the store has.
     pub fn quiet_since(&self, id: DiskId) -> Option<u64> {
@@ -60,15 +76,6 @@ impl<P: FaultInjection> Core<P> {
         }
         let Some(owner) = tier.owner(id) else { return false };
         tier.ssd_mut().quiet(owner, stamp) == crate::store::ssd::Quiet::Begun
-    }
-
-    /// The disk may have so many blocks in the store; without a share nothing of it is admitted.
-    pub fn share_ssd(&mut self, id: DiskId, blocks: u64) {
-        if let Some(tier) = self.arena.tier_mut()
-            && let Some(owner) = tier.owner(id)
-        {
-            tier.ssd_mut().set_share(owner, blocks);
-        }
     }
 
     /// Begins an orderly stop of the store: no change is under way, and none will come. These disks' images, durable as
@@ -94,12 +101,10 @@ impl<P: FaultInjection> Core<P> {
         Some(tier.ssd().owner_stats(tier.owner(id)?))
     }
 
-    /// Blocks that the disk may have of the store; with none, nothing of it is admitted.
+    /// Blocks that the disk may have of the store, those of its base among them; with none, nothing of it is admitted.
     pub fn set_ssd_share(&mut self, id: DiskId, blocks: u64) {
-        if let Some(tier) = self.arena.tier_mut()
-            && let Some(owner) = tier.owner(id)
-        {
-            tier.ssd_mut().set_share(owner, blocks);
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.set_share(id, blocks);
         }
     }
 

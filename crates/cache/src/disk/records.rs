@@ -46,6 +46,8 @@ pub(super) struct ReadOp {
     pub wanted: u64,
     /// Where in the SSD store the blocks are, if they are read from there.
     pub stored: Option<Stored>,
+    /// Whether what comes is the disk's own, and is not to be known as a block of its base.
+    pub apart: bool,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
     /// Blocks to copy for those who have joined it.

@@ -134,6 +134,9 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn forget_base(&mut self, arena: &mut Store) {
         if self.sharing.base.take().is_some() {
             arena.leave_base(self.settings.id());
+            if let Some(tier) = arena.tier_mut() {
+                tier.leave_base(self.settings.id());
+            }
             self.note_overhead();
         }
     }
@@ -141,6 +144,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether the disk stands on a base.
     pub(crate) fn has_base(&self) -> bool {
         self.sharing.base.is_some()
+    }
+
+    /// The domain of the disk's base.
+    pub(crate) fn base_domain(&self) -> Option<SharingDomain> {
+        self.sharing.base.as_ref().map(|base| base.domain)
     }
 
     /// The domain and the number of `block` in the base, if the disk has not changed it.

@@ -83,6 +83,11 @@ impl<P: FaultInjection> Disk<P> {
     /// content is what the disk holds, and does not change any more. It is hashed later if the guest's table, the
     /// scanner or deduplication needs the hash.
     pub(super) fn install<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
+        self.install_as(block, frame, false, cx);
+    }
+
+    /// The same; `apart`: it is not to be known as a block of the base.
+    pub(super) fn install_as<E: Effects>(&mut self, block: u64, frame: Frame, apart: bool, cx: &mut Cx<'_, E>) {
         let slot = self.residents.slot(block);
         let wanted = self.side.wants_hash(block, cx.arena);
         if slot.is_none() && !wanted {
@@ -91,7 +96,7 @@ impl<P: FaultInjection> Disk<P> {
         let mut held = cx.arena.share(frame);
         let Some(slot) = slot else { return self.learn_later(block, held, cx) };
         let again = if wanted { cx.arena.again(&held) } else { None };
-        let (domain, base) = self.domain_for(block);
+        let (domain, base) = if apart { self.domain_for_copy(block) } else { self.domain_for(block) };
         if let Some(equal) = base.and_then(|n| cx.arena.again_base(domain, n)) {
             // Another disk on the same base has read it meanwhile.
             cx.arena.release(std::mem::replace(&mut held, equal));

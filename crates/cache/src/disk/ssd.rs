@@ -4,7 +4,8 @@
 //! Owns these meeting points. Never decides what the store keeps (it does), never waits for it but with the first
 //! change after a quiet time. Invariants: what is offered is what the disk holds and no change covers; what was read of
 //! the store is served only if its checksum is the block's, otherwise the image is read; a disk whose blocks are not
-//! counted from the image's first byte has nothing in the store.
+//! counted from the image's first byte has nothing in the store; the base's part of it gets what was read of the base,
+//! and nothing that came from a guest.
 
 use super::operations::Budget;
 use super::reads::near::Near;
@@ -13,6 +14,7 @@ use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::SSD_LATE_NS;
 use crate::store::ram::Store;
+use crate::store::ssd::OwnerId;
 use crate::store::tier::{At, Stored};
 use crate::types::{Effects, Io, IoDone, IoKind, IoTarget};
 use undercroft_engine::origin_of;
@@ -36,8 +38,15 @@ impl<P: FaultInjection> Disk<P> {
         }
         let guest_holds = own && self.side.is_at_guest(block, arena);
         let Some(page) = self.residents.page(slot) else { return };
+        // What came from a guest is never known as a block of the base, whatever it is equal to.
+        let domain = arena.tier().and_then(|tier| tier.base_domain(owner));
+        let slots = domain.and_then(|domain| arena.is_base_block(page, domain, block));
+        if slots.is_some_and(|slots| slots > 1) {
+            // Another disk has it in RAM, and the last one offers it.
+            return;
+        }
         if let Some(tier) = arena.tier_mut() {
-            tier.leaves_ram(owner, block, page.bytes(), guest_holds);
+            tier.leaves_ram(owner, block, page.bytes(), guest_holds, slots.is_some());
         }
     }
 
@@ -53,12 +62,24 @@ impl<P: FaultInjection> Disk<P> {
 
     #[cold]
     fn look_below(&mut self, block: u64, arena: &mut Store) -> Below {
+        let at_base = self.is_of_base(block);
         let Some(tier) = arena.tier_mut() else { return Below::Image };
-        match tier.find(self.settings.id(), block) {
+        match tier.find(self.settings.id(), block, at_base) {
             At::Nowhere => Below::Image,
-            At::Memory(_) => Below::Memory,
+            At::Memory(..) => Below::Memory,
             At::Device(stored) => Below::Device(stored),
         }
+    }
+
+    /// Whether the disk has the block of its base.
+    fn is_of_base(&self, block: u64) -> bool {
+        self.base_block(block).is_some() || self.faults.has(Bug::BelowBaseOutlivesChange)
+    }
+
+    /// Whether what the store has under this owner is not known as the disk's base: it may come from a guest.
+    fn is_apart(&self, owner: OwnerId, arena: &Store) -> bool {
+        let base = arena.tier().and_then(|tier| tier.base_owner(self.settings.id()));
+        base != Some(owner) && !self.faults.has(Bug::BelowTakenForBase)
     }
 
     /// Reads blocks ahead, each from where it is. The caller has asked how many may be read.
@@ -98,7 +119,8 @@ impl<P: FaultInjection> Disk<P> {
         let budget = if rec.is_none() { Budget::Ahead } else { Budget::Demand };
         let frames = self.operations.take_frames(budget, count, cx.arena);
         let mut buf = IoBuf { frames, head: 0, len: (count * B) as u32 };
-        let read = ReadOp { stored, ..self.read_for(first, count, rec) };
+        let apart = stored.is_some_and(|stored| self.is_apart(stored.owner, cx.arena));
+        let read = ReadOp { stored, apart, ..self.read_for(first, count, rec) };
         let (op, id) = self.operations.begin(What::Read(read));
         self.near.reading(op, first, count as u32);
         let disk = self.settings.id();
@@ -106,14 +128,17 @@ impl<P: FaultInjection> Disk<P> {
             let (target, kind) = (IoTarget::Ssd(device), IoKind::Read);
             return cx.fx.submit(Io { op: id, disk, target, kind, offset, len: count * B, buf });
         }
+        let at_base = self.is_of_base(first);
         let Some(tier) = cx.arena.tier_mut() else { unreachable!("just found there") };
-        let At::Memory(bytes) = tier.find(disk, first) else { unreachable!("just found in memory") };
+        let At::Memory(owner, bytes) = tier.find(disk, first, at_base) else { unreachable!("just found in memory") };
         // A simulation holds no data: a frame that nobody wrote to takes no memory, and is equal already.
         if buf.frames[0].bytes() != bytes {
             buf.frames[0].bytes_mut().copy_from_slice(bytes);
         }
         tier.is_over(IoDone { op: id, disk, buf, result: Ok(()), extents: Vec::new() });
-        self.come_from_below(first, 1, cx.arena);
+        let apart = self.is_apart(owner, cx.arena);
+        self.operations.read_mut(op).apart = apart;
+        self.come_from_below(first, 1, owner, cx.arena);
     }
 
     /// A read of the store has ended: what is not good is read from the image, in the same frames.
@@ -126,19 +151,18 @@ impl<P: FaultInjection> Disk<P> {
         done: IoDone,
         cx: &mut Cx<'_, E>,
     ) {
-        let disk = self.settings.id();
         let Some(tier) = cx.arena.tier_mut() else { unreachable!("it was read from") };
         let mut good = done.result.is_ok();
         for (i, frame) in done.buf.frames.iter().enumerate() {
-            let (block, token) = (read.first + i as u64, stored.token.after(i as u32));
+            let (block, at) = (read.first + i as u64, Stored { token: stored.token.after(i as u32), ..stored });
             if done.result.is_err() {
-                tier.read_failed(disk, block, Stored { token, ..stored });
+                tier.read_failed(block, &at);
             } else {
-                good &= tier.is_good(disk, block, token, frame.bytes()) || self.faults.has(Bug::BelowServesAnything);
+                good &= tier.is_good(block, &at, frame.bytes()) || self.faults.has(Bug::BelowServesAnything);
             }
         }
         if good {
-            self.come_from_below(read.first, read.count, cx.arena);
+            self.come_from_below(read.first, read.count, stored.owner, cx.arena);
             return self.read_done(ReadOp { stored: None, ..read }, done, cx);
         }
         self.read_image_instead(op, read, done.buf.frames, cx);
@@ -146,7 +170,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Operation `op` was to read blocks from the store: the image is read for those who wait.
     fn read_image_instead<E: Effects>(&mut self, op: u32, read: ReadOp, frames: Vec<Frame>, cx: &mut Cx<'_, E>) {
-        let (read, from) = (ReadOp { stored: None, ..read }, read.first * B);
+        let (read, from) = (ReadOp { stored: None, apart: false, ..read }, read.first * B);
         let buf = IoBuf { frames, head: 0, len: (u64::from(read.count) * B) as u32 };
         let again = self.submit(What::Read(read), IoKind::Read, from, u64::from(buf.len), buf, cx);
         for at in (0..read.count).filter(|at| read.fresh & 1 << at != 0) {
@@ -185,12 +209,14 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Blocks that were found in the store go into RAM, or to a guest that may hold them.
-    fn come_from_below(&mut self, first: u64, count: u32, arena: &mut Store) {
+    fn come_from_below(&mut self, first: u64, count: u32, owner: OwnerId, arena: &mut Store) {
         self.stats.ssd_hit_blocks += u64::from(count);
+        let is_own = self.is_apart(owner, arena);
         let Some(tier) = arena.tier_mut() else { return };
         for block in first..first + u64::from(count) {
-            if self.side.is_seen() || self.residents.slot(block).is_some() {
-                tier.hold(self.settings.id(), block);
+            // What this guest has of the base, the others on it may have not.
+            if self.residents.slot(block).is_some() || is_own && self.side.is_seen() {
+                tier.hold(owner, block);
             }
         }
     }

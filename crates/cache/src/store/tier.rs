@@ -1,12 +1,14 @@
 //! The SSD store as the disks of a core see it: by their own numbers, with the changes that wait for it.
 //!
-//! Owns which disk is which owner of the store, and the operations that the store holds up. Never decides what the
-//! store keeps. Invariant: an operation that changes an image is submitted only when the store has let the change go,
-//! and those of a disk are submitted in their order.
+//! Owns which disk is which owner of the store, which disks stand on a base that is an owner of its own, and the
+//! operations that the store holds up. Never decides what the store keeps. Invariants: an operation that changes an
+//! image is submitted only when the store has let the change go, and those of a disk are submitted in their order; a
+//! base has one owner within a sharing domain, as long as a disk of it stands on that.
 
 use super::ssd::{
     Change, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdFound, SsdIo, Token, TooManyOwners, Verified, WaitId,
 };
+use super::ram::SharingDomain;
 use crate::types::{DiskId, Io, IoDone};
 use std::collections::VecDeque;
 use undercroft_host::{FRAME_BYTES, IoBuf};
@@ -23,11 +25,33 @@ struct Use {
     changes: u32,
     /// Counts those that have begun: whoever looks at the image twice sees whether one came between.
     begun: u64,
+    /// The base that it stands on, if that is an owner.
+    base: Option<OwnerId>,
+    /// Blocks that it may have, those of the base among them.
+    share: u64,
+    /// Of these, how many in a thousand are the base's.
+    base_part: u64,
+    /// Blocks looked for lately: of its own, and of the base.
+    asked: [u64; 2],
 }
+
+/// A read-only image that disks of one sharing domain stand on.
+#[derive(Debug)]
+struct BaseUse {
+    domain: SharingDomain,
+    owner: OwnerId,
+    users: Vec<DiskId>,
+}
+
+/// The base's part of a disk's share is set anew after so many blocks were looked for...
+const ASKED_ENOUGH: u64 = 256;
+/// ... and is at first, at least and at most so many in a thousand.
+const BASE_PART: [u64; 3] = [500, 60, 940];
 
 /// Blocks beside each other on a device, as a read goes through them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
+    pub owner: OwnerId,
     pub device: u16,
     pub offset: u64,
     pub token: Token,
@@ -38,7 +62,7 @@ pub(crate) struct Stored {
 /// Where the store has a block.
 pub(crate) enum At<'a> {
     Nowhere,
-    Memory(&'a [u8; FRAME_BYTES]),
+    Memory(OwnerId, &'a [u8; FRAME_BYTES]),
     Device(Stored),
 }
 
@@ -46,6 +70,7 @@ pub(crate) enum At<'a> {
 pub(crate) struct Tier {
     ssd: Ssd,
     uses: Vec<Option<Use>>,
+    bases: Vec<BaseUse>,
     /// Operations of disks whose changes wait.
     held_up: VecDeque<Io>,
     /// Operations that are over without having been submitted: their bytes were in memory.
@@ -57,7 +82,8 @@ pub(crate) struct Tier {
 
 impl Tier {
     pub(crate) fn new(ssd: Ssd) -> Self {
-        Self { ssd, uses: Vec::new(), held_up: VecDeque::new(), over: VecDeque::new(), released: Vec::new(), now_ns: 0 }
+        let (uses, bases, released) = (Vec::new(), Vec::new(), Vec::new());
+        Self { ssd, uses, bases, held_up: VecDeque::new(), over: VecDeque::new(), released, now_ns: 0 }
     }
 
     /// The store itself, for those who set it up and ask for its numbers.
@@ -80,12 +106,15 @@ impl Tier {
         if self.uses.len() <= at {
             self.uses.resize_with(at + 1, || None);
         }
-        self.uses[at] = Some(Use { owner, whole, waits: Vec::new(), changes: 0, begun: 0 });
+        let (base, share, base_part, asked) = (None, 0, BASE_PART[0], [0; 2]);
+        self.uses[at] =
+            Some(Use { owner, whole, waits: Vec::new(), changes: 0, begun: 0, base, share, base_part, asked });
         Ok(kept)
     }
 
     /// The disk goes; what the store has of it stays until its room is wanted.
     pub(crate) fn detach(&mut self, disk: DiskId) {
+        self.leave_base(disk);
         if let Some(gone) = self.uses.get_mut(disk.0 as usize).and_then(Option::take) {
             self.ssd.detach(gone.owner);
         }
@@ -93,6 +122,7 @@ impl Tier {
 
     /// The disk goes, but not yet what the store has of it: under this name.
     pub(crate) fn part(&mut self, disk: DiskId) -> Option<OwnerId> {
+        self.leave_base(disk);
         self.uses.get_mut(disk.0 as usize).and_then(Option::take).map(|gone| gone.owner)
     }
 
@@ -101,47 +131,160 @@ impl Tier {
         self.uses.get(disk.0 as usize)?.as_ref().map(|u| u.owner)
     }
 
-    fn whole(&self, disk: DiskId, block: u64) -> Option<OwnerId> {
-        self.uses.get(disk.0 as usize)?.as_ref().filter(|u| block < u.whole).map(|u| u.owner)
+    fn of(&self, disk: DiskId) -> Option<&Use> {
+        self.uses.get(disk.0 as usize)?.as_ref()
+    }
+
+    fn of_mut(&mut self, disk: DiskId) -> Option<&mut Use> {
+        self.uses.get_mut(disk.0 as usize)?.as_mut()
+    }
+
+    // ---- bases ----
+
+    /// The disk, which uses the store, stands on a base that is known as this, and that disks of the sharing domain
+    /// have in common.
+    ///
+    /// # Errors
+    /// If the store has as many owners as it may have.
+    pub(crate) fn stand_on(
+        &mut self,
+        disk: DiskId,
+        domain: SharingDomain,
+        known: &Known,
+    ) -> Result<Option<Kept>, TooManyOwners> {
+        self.leave_base(disk);
+        if self.of(disk).is_none() {
+            return Ok(None);
+        }
+        let (owner, kept) = match self.bases.iter_mut().find(|b| b.domain == domain) {
+            Some(base) => {
+                base.users.push(disk);
+                (base.owner, Kept::Blocks(self.ssd.owner_stats(base.owner).blocks))
+            }
+            None => {
+                let (owner, kept) = self.ssd.attach(known)?;
+                self.bases.push(BaseUse { domain, owner, users: vec![disk] });
+                (owner, kept)
+            }
+        };
+        if let Some(user) = self.of_mut(disk) {
+            (user.base, user.base_part, user.asked) = (Some(owner), BASE_PART[0], [0; 2]);
+        }
+        self.divide();
+        Ok(Some(kept))
+    }
+
+    /// The disk stands on no base any more.
+    pub(crate) fn leave_base(&mut self, disk: DiskId) {
+        let Some(owner) = self.of_mut(disk).and_then(|u| u.base.take()) else { return };
+        let Some(n) = self.bases.iter().position(|b| b.owner == owner) else { return };
+        self.bases[n].users.retain(|user| *user != disk);
+        if self.bases[n].users.is_empty() {
+            self.bases.swap_remove(n);
+            self.ssd.detach(owner);
+        }
+        self.divide();
+    }
+
+    /// The store's name for the base that the disk stands on.
+    pub(crate) fn base_owner(&self, disk: DiskId) -> Option<OwnerId> {
+        self.of(disk)?.base
+    }
+
+    fn base_of(&self, disk: DiskId) -> Option<&BaseUse> {
+        let owner = self.base_owner(disk)?;
+        self.bases.iter().find(|b| b.owner == owner)
+    }
+
+    /// The sharing domain in which the disk has a base in the store.
+    pub(crate) fn base_domain(&self, disk: DiskId) -> Option<SharingDomain> {
+        self.base_of(disk).map(|b| b.domain)
+    }
+
+    /// The disk may have so many blocks; without any, nothing of it is admitted.
+    pub(crate) fn set_share(&mut self, disk: DiskId, blocks: u64) {
+        if let Some(user) = self.of_mut(disk) {
+            user.share = blocks;
+            self.divide();
+        }
+    }
+
+    /// Tells the store what its owners may have: a disk gives the base a part of its share.
+    fn divide(&mut self) {
+        for base in &self.bases {
+            let users = || base.users.iter().filter_map(|d| self.uses[d.0 as usize].as_ref());
+            self.ssd.set_share(base.owner, users().map(|u| u.share * u.base_part / 1000).sum());
+        }
+        for user in self.uses.iter().flatten() {
+            let base = if user.base.is_some() { user.share * user.base_part / 1000 } else { 0 };
+            self.ssd.set_share(user.owner, user.share - base);
+        }
+    }
+
+    /// Time has passed. What a disk has looked for lately says how much of its share is the base's.
+    pub(crate) fn tick(&mut self, now_ns: u64) {
+        let mut is_other = false;
+        for user in self.uses.iter_mut().flatten().filter(|u| u.base.is_some()) {
+            let [own, base] = user.asked;
+            if own + base >= ASKED_ENOUGH {
+                let part = (3 * user.base_part + 1000 * base / (own + base)) / 4;
+                (user.base_part, user.asked) = (part.clamp(BASE_PART[1], BASE_PART[2]), [0; 2]);
+                is_other = true;
+            }
+        }
+        if is_other {
+            self.divide();
+        }
+        self.ssd.tick(now_ns);
     }
 
     // ---- blocks ----
 
-    /// Where a block is that is to be read.
-    pub(crate) fn find(&mut self, disk: DiskId, block: u64) -> At<'_> {
-        let Some(owner) = self.whole(disk, block) else { return At::Nowhere };
+    /// Where a block is that is to be read; `at_base`: the disk has it of its base.
+    pub(crate) fn find(&mut self, disk: DiskId, block: u64, at_base: bool) -> At<'_> {
+        let Some(user) = self.of_mut(disk).filter(|u| block < u.whole) else { return At::Nowhere };
+        user.asked[usize::from(at_base)] += 1;
+        let (own, base) = (user.owner, user.base.filter(|_| at_base));
+        let owner = base.filter(|base| self.ssd.has(*base, block)).unwrap_or(own);
         match self.ssd.lookup(owner, block) {
             None => At::Nowhere,
-            Some(SsdFound::Staged(bytes)) => At::Memory(bytes),
+            Some(SsdFound::Staged(bytes)) => At::Memory(owner, bytes),
             Some(SsdFound::Stored { device, offset, token }) => {
-                At::Device(Stored { device, offset, token, since_ns: 0 })
+                At::Device(Stored { owner, device, offset, token, since_ns: 0 })
             }
         }
     }
 
     /// Whether bytes that were read are the block's.
-    pub(crate) fn is_good(&mut self, disk: DiskId, block: u64, token: Token, bytes: &[u8; FRAME_BYTES]) -> bool {
-        let Some(owner) = self.whole(disk, block) else { return false };
-        self.ssd.verify(owner, block, token, bytes) == Verified::Good
+    pub(crate) fn is_good(&mut self, block: u64, stored: &Stored, bytes: &[u8; FRAME_BYTES]) -> bool {
+        self.ssd.verify(stored.owner, block, stored.token, bytes) == Verified::Good
     }
 
     /// A block of the store could not be read.
-    pub(crate) fn read_failed(&mut self, disk: DiskId, block: u64, stored: Stored) {
-        if let Some(owner) = self.whole(disk, block) {
-            self.ssd.read_failed(owner, block, stored.token);
-        }
+    pub(crate) fn read_failed(&mut self, block: u64, stored: &Stored) {
+        self.ssd.read_failed(stored.owner, block, stored.token);
     }
 
-    /// The block is in RAM from now on, or the guest holds it.
-    pub(crate) fn hold(&mut self, disk: DiskId, block: u64) {
-        if let Some(owner) = self.whole(disk, block) {
-            self.ssd.hold(owner, block);
-        }
+    /// The block, which was found with this owner, is in RAM from now on, or the guest holds it.
+    pub(crate) fn hold(&mut self, owner: OwnerId, block: u64) {
+        self.ssd.hold(owner, block);
     }
 
-    /// The block leaves RAM as it came there; `guest_holds` it.
-    pub(crate) fn leaves_ram(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES], guest_holds: bool) {
-        let Some(owner) = self.whole(disk, block) else { return };
+    /// The block leaves RAM as it came there; `guest_holds` it. `at_base`: the bytes are those of the base's block with
+    /// this number, and no other disk has them in RAM.
+    pub(crate) fn leaves_ram(
+        &mut self,
+        disk: DiskId,
+        block: u64,
+        bytes: &[u8; FRAME_BYTES],
+        guest_holds: bool,
+        at_base: bool,
+    ) {
+        let Some(user) = self.of(disk).filter(|u| block < u.whole) else { return };
+        let base = self.base_of(disk).filter(|_| at_base);
+        // What one guest has of a base, the others may have not.
+        let guest_holds = guest_holds && base.is_none_or(|b| b.users.len() == 1);
+        let owner = base.map_or(user.owner, |b| b.owner);
         if guest_holds || self.ssd.let_go(owner, block) {
             return;
         }

@@ -13,12 +13,12 @@ use undercroft_testkit::front::{Front, Values, request};
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
-const BOOT: BootId = BootId([1; 16]);
-const REGION: usize = 4 << 20;
-const SEGMENT: u32 = 256 << 10;
+pub(super) const BOOT: BootId = BootId([1; 16]);
+pub(super) const REGION: usize = 4 << 20;
+pub(super) const SEGMENT: u32 = 256 << 10;
 
 /// A device's region, all of it durable at once.
-struct Flash(Vec<u8>);
+pub(super) struct Flash(pub(super) Vec<u8>);
 
 impl Media for Flash {
     fn bytes(&self) -> u64 {
@@ -42,7 +42,7 @@ impl Media for Flash {
 
 impl Flash {
     /// Does what an operation asks for.
-    fn serve(&mut self, io: &mut Io) {
+    pub(super) fn serve(&mut self, io: &mut Io) {
         let mut at = io.offset as usize;
         match io.kind {
             IoKind::Read => {
@@ -96,7 +96,7 @@ impl<P: FaultInjection> Rig<P> {
         core.set_ssd(ssd);
         let known = Known { identity: Identity([9; 64]), stamp: Some(stamp(of)), blocks: 64 };
         let kept = core.use_ssd(DISK, &known).unwrap().unwrap();
-        core.share_ssd(DISK, 1 << 20);
+        core.set_ssd_share(DISK, 1 << 20);
         Self { core, front: Front::noting(Values::default()), flash, image: std::array::from_fn(|n| n as u8), kept }
     }
 
@@ -316,7 +316,7 @@ fn a_change_that_began_before_the_store_came_is_known_to_it() {
     assert_eq!(read(&mut r, 0), Some(0));
     r.front.ask(&mut r.core, request(200, other, Op::Write { fua: false }, 0, B));
     r.core.use_ssd(other, &known).unwrap();
-    r.core.share_ssd(other, 1 << 20);
+    r.core.set_ssd_share(other, 1 << 20);
     (1..4).for_each(|block| assert_eq!(read(&mut r, block), Some(block as u8)));
     r.rest();
     (4..8).for_each(|block| _ = read(&mut r, block));

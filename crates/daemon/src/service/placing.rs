@@ -113,7 +113,9 @@ impl Service {
         if let Some(mut base) = base.filter(|_| shares) {
             base.layer = self.base_for(base.layer, plan, disk.group());
             let id = disk.id();
-            let _ = disk.host().worker.call(move |w| w.core().set_base(id, base));
+            if disk.host().worker.call(move |w| w.core().set_base(id, base)) == Ok(true) {
+                self.use_ssd_for_base(disk);
+            }
         }
     }
 

@@ -220,7 +220,7 @@ fn a_core_driven_by_hand_over_a_device_with_bytes_finds_the_same() {
         core.set_ssd(ssd);
         let known = Known { identity: Identity([1; 64]), stamp: Some(Stamp([0; 64])), blocks: disk_blocks };
         core.use_ssd(DiskId(0), &known).unwrap();
-        core.share_ssd(DiskId(0), room);
+        core.set_ssd_share(DiskId(0), room);
         let mut front = Front::new(NoData);
         for r in &trace {
             let op = if r.write { Op::Write { fua: false } } else { Op::Read };

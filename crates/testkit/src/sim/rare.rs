@@ -106,6 +106,7 @@ impl<P: FaultInjection> Sim<P> {
         self.nothing_is_cached(d);
         if let Some(base) = self.world.sides[d].base.as_ref().filter(|_| again).map(SimBase::told) {
             self.core().set_base(id, base);
+            self.use_ssd_for_base(d);
         }
     }
 

@@ -33,8 +33,12 @@ pub(super) struct SsdRun {
     /// Of each disk: the stamp that its record had last.
     recorded: Vec<u64>,
     admission: Admission,
+    /// Images that disks stand on are no owners of their own.
+    bases_apart: bool,
     /// Bits of the devices change.
     rots: bool,
+    /// Steps until there is a store at all: the disks are served before.
+    late: u64,
     /// Steps until the host dies, where that is to be soon after a start.
     dies_in: Option<u64>,
     /// Steps in a row in which no device does anything.
@@ -42,7 +46,7 @@ pub(super) struct SsdRun {
 }
 
 impl SsdRun {
-    /// One seed in eight has a store, below disks like these.
+    /// One seed in eight has a store, and one in 32 below disks that stand on images.
     pub fn below(disks: &mut [DiskOptions], seed: u64) -> Option<Self> {
         let mut run = Self::new(seed)?;
         disks.iter_mut().for_each(|options| run.shape(options));
@@ -50,13 +54,17 @@ impl SsdRun {
     }
 
     fn new(seed: u64) -> Option<Self> {
-        if seed % 8 != 6 {
+        if seed % 8 != 6 && seed % 32 != 29 {
             return None;
         }
         let mut rng = Rng::new(seed ^ 0x55d0_0000_0000_0000);
         let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second]);
         let rots = rng.one_in(2);
-        Some(Self { rng, boot: 1, names: 0, recorded: Vec::new(), admission, rots, dies_in: None, stalled: 0 })
+        let mut more = Rng::new(seed ^ 0xba5e_0000_0000_0000);
+        let bases_apart = more.one_in(4);
+        let late = if more.one_in(8) { more.below(3000) } else { 0 };
+        let (recorded, dies_in) = (Vec::new(), None);
+        Some(Self { rng, boot: 1, names: 0, recorded, admission, bases_apart, rots, late, dies_in, stalled: 0 })
     }
 
     /// Its devices.
@@ -116,7 +124,7 @@ fn stamp(of: u64) -> Stamp {
 impl<P: FaultInjection> Sim<P> {
     /// Puts the store below a core that is about to start, as it is found on the devices.
     pub(super) fn boot_ssd(&mut self) {
-        let Some(run) = &mut self.ssd else { return };
+        let Some(run) = self.ssd.as_mut().filter(|run| run.late == 0) else { return };
         if self.world.devices.is_empty() {
             self.world.devices = run.devices();
         }
@@ -143,6 +151,8 @@ impl<P: FaultInjection> Sim<P> {
     }
 
     /// A disk comes to use the store.
+    ///
+    /// What a region has of disks that were served before it came may be what they held then; here it has nothing yet.
     pub(super) fn use_ssd(&mut self, d: usize) {
         let Some(run) = &mut self.ssd else { return };
         let disk = &self.world.sides[d].disk;
@@ -160,7 +170,23 @@ impl<P: FaultInjection> Sim<P> {
             Ok(kept) => self.world.note(|| format!("disk {d} in the SSD store: {kept:?}")),
             Err(e) => self.world.violate(format!("disk {d}: {e}")),
         }
-        core.share_ssd(id, share);
+        core.set_ssd_share(id, share);
+        self.use_ssd_for_base(d);
+    }
+
+    /// The image that a disk stands on comes to use the store.
+    pub(super) fn use_ssd_for_base(&mut self, d: usize) {
+        let (Some(run), Some(base)) = (&mut self.ssd, &self.world.sides[d].base) else { return };
+        if run.bases_apart {
+            return;
+        }
+        let mut identity = [0xba; 64];
+        identity[..8].copy_from_slice(&base.layer().to_le_bytes());
+        let known = Known { identity: Identity(identity), stamp: Some(stamp(7)), blocks: 1 << 32 };
+        match self.core.as_mut().expect("a core").use_ssd_for_base(DiskId(d as u32), &known) {
+            Ok(kept) => self.world.note(|| format!("the base of disk {d} in the SSD store: {kept:?}")),
+            Err(e) => self.world.violate(format!("the base of disk {d}: {e}")),
+        }
     }
 
     /// A device does something, and now and then the store is told something.
@@ -172,6 +198,11 @@ impl<P: FaultInjection> Sim<P> {
             }
             run.dies_in = Some(left - 1);
         }
+        if run.late > 0 {
+            run.late -= 1;
+            return self.boot_ssd();
+        }
+        let Some(run) = &mut self.ssd else { return };
         if run.stalled > 0 {
             run.stalled -= 1;
         } else if run.rng.one_in(3) {
@@ -187,7 +218,7 @@ impl<P: FaultInjection> Sim<P> {
             6 => run.stalled = run.rng.below(600),
             7 => {
                 let blocks = *run.rng.pick(&[0, 64, 300, 4000]);
-                self.core().share_ssd(DiskId(d as u32), blocks);
+                self.core().set_ssd_share(DiskId(d as u32), blocks);
             }
             8 if run.rng.one_in(8) => {
                 let device = run.rng.below(self.world.devices.len() as u64) as u16;
@@ -267,6 +298,10 @@ impl<P: FaultInjection> Sim<P> {
     /// A disk has not been changed for a while: its image is looked at.
     fn rest_in_ssd(&mut self, d: usize) {
         let id = DiskId(d as u32);
+        if let Some(base) = self.core().ssd_base_of(id) {
+            let written = self.core().ssd_mut().map(|ssd| ssd.quiet(base, stamp(7)));
+            self.world.note(|| format!("the base of disk {d} rests in the SSD store: {written:?}"));
+        }
         let Some(since) = self.core().quiet_since(id) else { return };
         let changes = self.world.sides[d].disk.changes;
         if self.core().rest_ssd(id, since, stamp(changes)) {

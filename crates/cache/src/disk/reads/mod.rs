@@ -385,7 +385,7 @@ impl<P: FaultInjection> Disk<P> {
             wanted = all;
         }
         let count = count as u32;
-        ReadOp { first, count, fresh: all, wanted, stored: None, ahead, joined: 0, head, tail: head }
+        ReadOp { first, count, fresh: all, wanted, stored: None, apart: false, ahead, joined: 0, head, tail: head }
     }
 
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.
@@ -410,10 +410,12 @@ impl<P: FaultInjection> Disk<P> {
                 continue;
             }
             self.near.read_over(block);
-            if read.ahead && read.wanted & 1 << i == 0 && self.residents.slot(block).is_none() {
-                self.keep_ahead(block, frame, cx);
-            } else {
-                self.install(block, frame, cx);
+            let is_unused = read.ahead && read.wanted & 1 << i == 0 && self.residents.slot(block).is_none();
+            match (is_unused, read.apart && self.base_block(block).is_some()) {
+                (false, apart) => self.install_as(block, frame, apart, cx),
+                (true, false) => self.keep_ahead(block, frame, cx),
+                // Where it would come from would be forgotten.
+                (true, true) => cx.arena.put(frame),
             }
         }
         self.operations.spare_list(done.buf.frames);

@@ -84,6 +84,13 @@ impl Store {
         self.find_base(domain, block).is_some()
     }
 
+    /// Whether the frame, which a slot holds, is known as `block` of the base `domain`, and how many slots hold it.
+    pub(crate) fn is_base_block(&self, held: &Held, domain: SharingDomain, block: u64) -> Option<u32> {
+        let n = self.arena.number_of(held)?;
+        let page = self.pages.get(n as usize)?;
+        (page.domain == domain && domain != ALONE && u64::from(page.base) == block + 1).then_some(page.slots)
+    }
+
     /// One more handle to the frame that holds `block` of the base `domain`.
     pub(crate) fn again_base(&mut self, domain: SharingDomain, block: u32) -> Option<Held> {
         let n = self.find_base(domain, block)?;

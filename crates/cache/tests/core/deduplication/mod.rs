@@ -4,6 +4,7 @@
 //! read and what the core tells. Invariant: a test that plants a bug also asserts that it sees the bug.
 
 mod bases;
+mod below;
 mod rig;
 
 pub use rig::read_numbered;

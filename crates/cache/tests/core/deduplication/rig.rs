@@ -4,11 +4,13 @@
 //! request fails and nobody gets mixed content or another block's. Invariant: a disk reads as what was written to it
 //! last, and as what the test says where nothing was.
 
+use crate::ssd::{BOOT, Flash, REGION, SEGMENT};
 use std::collections::BTreeMap;
 use undercroft_cache::fault_injection::{FaultInjection, NoFaults};
+use undercroft_cache::ssd::{Admission, Format, Identity, Known, Region, Ssd, Stamp, StoreId};
 use undercroft_cache::{
-    Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, Geometry, GroupId, Io, LayerId, Op,
-    ReqId,
+    Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, Geometry, GroupId, Io, IoTarget,
+    LayerId, Op, ReqId,
 };
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_testkit::front::{Client, Front, Numbered, ValueDisks, Values, block_request, number_blocks};
@@ -55,6 +57,8 @@ pub(super) struct Rig<P: FaultInjection = NoFaults> {
     pub(super) core: Core<P>,
     pub(super) front: Front<Clients>,
     disks: ValueDisks,
+    /// The device of the SSD store, where there is one.
+    flash: Flash,
 }
 
 pub(super) fn options(group: Option<u32>, blocks: u32) -> DiskOptions {
@@ -86,7 +90,7 @@ impl<P: FaultInjection> Rig<P> {
         }
         let data = Values { write: Some(0), ..Values::default() };
         let clients = Clients { data, log: Vec::new(), pages: BTreeMap::new(), page: None };
-        Self { core, front: Front::new(clients), disks: ValueDisks::new(content) }
+        Self { core, front: Front::new(clients), disks: ValueDisks::new(content), flash: Flash(Vec::new()) }
     }
 
     pub(super) fn ask(&mut self, disk: u32, op: Op, block: u64, blocks: u64) {
@@ -95,8 +99,31 @@ impl<P: FaultInjection> Rig<P> {
 
     /// Completes everything under way, then lets what waits be hashed.
     pub(super) fn settle(&mut self) {
-        self.front.end_all(&mut self.core, |io| self.disks.serve(io));
+        self.front.end_all(&mut self.core, |io| match io.target {
+            IoTarget::Ssd(_) => self.flash.serve(io),
+            IoTarget::Image => self.disks.serve(io),
+        });
         self.spare();
+    }
+
+    /// Puts a store below the core that admits everything.
+    pub(super) fn put_ssd(&mut self) {
+        self.flash = Flash(vec![0; REGION]);
+        let format = Format { store: StoreId([7; 16]), segment_bytes: SEGMENT };
+        let region = Region::format(&mut self.flash, format, BOOT, NoFaults).unwrap();
+        let mut ssd = Ssd::new(vec![region]);
+        ssd.set_admission(Admission::All);
+        self.core.set_ssd(ssd);
+    }
+
+    /// Has a disk use the store, and what it stands on as an owner of its own, if that is wanted and it does.
+    pub(super) fn use_ssd(&mut self, disk: u32, and_base: bool) {
+        let known = |n: u8| Known { identity: Identity([n; 64]), stamp: Some(Stamp([1; 64])), blocks: 1 << 18 };
+        self.core.use_ssd(DiskId(disk), &known(disk as u8)).unwrap();
+        self.core.set_ssd_share(DiskId(disk), 1000);
+        if and_base {
+            assert!(self.core.use_ssd_for_base(DiskId(disk), &known(0xba)).unwrap().is_some());
+        }
     }
 
     pub(super) fn spare(&mut self) {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_backend::{ImageFiles, ImageStamp};
 use undercroft_cache::DiskId;
-use undercroft_cache::ssd::{GivenUp, Identity, OutOfService, Quiet, Stamp};
+use undercroft_cache::ssd::{GivenUp, Identity, OutOfService, OwnerId, OwnerStats, Quiet, Stamp};
 use undercroft_config::{ServePlan, StoreChoice};
 
 /// Between two looks.
@@ -36,6 +36,8 @@ struct Memory {
     shares: HashMap<(usize, u64), u64>,
     /// How far each disk is that the store has blocks of.
     disks: HashMap<(usize, u64), Resting>,
+    /// When base images in the store are to be written down, or tried again.
+    bases: HashMap<(usize, OwnerId), Instant>,
     /// When each worker is to be asked again though it had nothing to do; `None` if there is no need.
     again: Vec<Option<Instant>>,
     /// What was said to be out of service.
@@ -70,6 +72,8 @@ struct Told {
     since: Option<u64>,
     /// Whether the store calls its blocks clean, if it has any.
     is_clean: Option<bool>,
+    /// Its base, if the store has blocks of that which are not written down as those of an image in a known state.
+    unwritten_base: Option<OwnerId>,
 }
 
 /// What a worker says of its store.
@@ -85,7 +89,10 @@ fn news(w: &mut Worker, ids: &[DiskId]) -> Option<News> {
     let of = |w: &mut Worker, id: DiskId| {
         let stats = w.core().ssd_stats_of(id)?;
         let is_clean = (stats.blocks > 0).then_some(stats.is_clean);
-        Some(Told { life: w.life(id)?, since: w.core().quiet_since(id), is_clean })
+        let is_unwritten = |stats: OwnerStats| stats.blocks > 0 && !stats.is_clean;
+        let base = w.core().ssd_base_of(id);
+        let unwritten_base = base.filter(|b| w.core().ssd().is_some_and(|ssd| is_unwritten(ssd.owner_stats(*b))));
+        Some(Told { life: w.life(id)?, since: w.core().quiet_since(id), is_clean, unwritten_base })
     };
     let disks = ids.iter().map(|id| of(w, *id)).collect();
     let ssd = w.core().ssd_mut()?;
@@ -144,7 +151,8 @@ impl Service {
             self.record_void(n, &news.given_up);
             say_out_of_service(memory, n, &news.out_of_service);
             self.share_ssd(memory, n, &plan, &own, &news);
-            memory.again[n] = self.rest_disks(memory, n, &own, &news);
+            let again = [self.rest_disks(memory, n, &own, &news), self.rest_bases(memory, n, &own, &news)];
+            memory.again[n] = again.into_iter().flatten().min();
         }
     }
 
@@ -211,6 +219,38 @@ impl Service {
             again = again.map_or(Some(resting.due), |before: Instant| Some(before.min(resting.due)));
         }
         again
+    }
+
+    /// Has what the store has of base images written down, which nobody changes: once is enough. When to look again, if
+    /// nothing happens until then.
+    fn rest_bases(
+        &self,
+        memory: &mut Memory,
+        worker: usize,
+        disks: &[&Arc<ServedDisk>],
+        news: &News,
+    ) -> Option<Instant> {
+        let now = Instant::now();
+        let unwritten = disks.iter().zip(&news.disks).filter_map(|(d, told)| Some((d, told.as_ref()?.unwritten_base?)));
+        let unwritten: HashMap<OwnerId, &Arc<ServedDisk>> = unwritten.map(|(disk, base)| (base, *disk)).collect();
+        memory.bases.retain(|(of, base), _| *of != worker || unwritten.contains_key(base));
+        for (base, disk) in &unwritten {
+            let due = memory.bases.entry((worker, *base)).or_insert(now + REST_AFTER);
+            if *due > now {
+                continue;
+            }
+            let stamp = self.base_files(disk).and_then(|files| files.found());
+            // Of an image of which nothing can be known, nothing is written down.
+            *due = now + if stamp.is_some_and(|s| !s.settled) { REST_AFTER } else { REST_AGAIN };
+            if let Some(stamp) = stamp.filter(|s| s.settled) {
+                let base = *base;
+                let _ = self.workers[worker].call(move |w| {
+                    let _ = w.core().ssd_mut().map(|ssd| ssd.quiet(base, stamp_of(&stamp)));
+                    w.serve_ssd();
+                });
+            }
+        }
+        memory.bases.iter().filter(|((of, _), _)| *of == worker).map(|(_, due)| *due).min()
     }
 
     /// Records stores whose devices cannot be told any more that disks are changed, then lets the changes go on.

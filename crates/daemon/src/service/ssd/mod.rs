@@ -21,7 +21,7 @@ use undercroft_api::{SsdCounters, SsdDeviceStatus, SsdStatus};
 use undercroft_backend::ImageFiles;
 use undercroft_backend::ssd::{SsdDevices, SsdError, random_id};
 use undercroft_cache::ssd::{Identity, Kept, Known, OwnerId, Ssd, Stamp, StoreId};
-use undercroft_config::{ControlError, ControlErrorKind, ServePlan, SsdPlan};
+use undercroft_config::{BaseDeduplication, ControlError, ControlErrorKind, ServePlan, SsdPlan};
 use undercroft_host::FRAME_BYTES;
 use void::VoidNames;
 
@@ -237,6 +237,33 @@ impl Service {
             Ok(Err(e)) => tracing::warn!(disk = name, "it is served without the SSD store: {e}"),
             _ => {}
         }
+        self.use_ssd_for_base(disk);
+    }
+
+    /// Has what the disk's base image has in the store be there once for all disks that share the base. Nothing if the
+    /// disk shares none, or does not use the store.
+    pub(super) fn use_ssd_for_base(&self, disk: &ServedDisk) {
+        let (id, name) = (disk.id(), &disk.info().name);
+        let Some(files) = self.base_files(disk) else { return };
+        let Some(found) = files.found() else { return };
+        // Blocks of a base have numbers of 32 bits; its size is part of what its files say.
+        let known = Known { identity: identity_of(&found), stamp: Some(stamp_of(&found)), blocks: 1 << 32 };
+        match disk.host().worker.call(move |w| w.core().use_ssd_for_base(id, &known)) {
+            Ok(Ok(Some(Kept::Blocks(blocks)))) => {
+                let bytes = undercroft_units::human_size(blocks * FRAME_BYTES as u64);
+                tracing::info!(disk = name, "{bytes} of its base image are in the SSD store");
+            }
+            Ok(Err(e)) => tracing::warn!(disk = name, "its base image is not in the SSD store: {e}"),
+            _ => {}
+        }
+    }
+
+    /// The files of the disk's base image, as those know it who share it with the disk.
+    fn base_files(&self, disk: &ServedDisk) -> Option<ImageFiles> {
+        let plan = self.plan();
+        let of = plan.find(&disk.info().name)?;
+        let group = disk.group().filter(|_| of.deduplicate_base == BaseDeduplication::Group);
+        disk.files()?.below(&group.map_or(String::new(), |group| format!("group {}", self.group_name(group))))
     }
 
     /// Whether an SSD store is in service.

@@ -139,7 +139,7 @@ impl Pair {
             let known = Known { identity: Identity([1; 64]), stamp: Some(stamp(changes)), blocks: DISK_BLOCKS };
             let used = core.use_ssd(DISK, &known).map_err(|e| SimError::Options(e.to_string()))?;
             kept = used.unwrap_or(kept);
-            core.share_ssd(DISK, room);
+            core.set_ssd_share(DISK, room);
         }
         let tick_ns = now_ns.saturating_add(TICK_NS);
         let world = World::default();

@@ -35,6 +35,12 @@ impl<F: FaultInjection> Region<F> {
         Some(SsdFound::Stored { device: self.device, offset: self.layout.offset(slot), token })
     }
 
+    /// Whether a block is there.
+    #[inline]
+    pub(in super::super) fn has(&self, number: u16, block: u64) -> bool {
+        !self.is_stalled && self.find_whole(number, block).is_some()
+    }
+
     /// The entry of a block, if nothing keeps it from being served.
     #[inline]
     fn find_whole(&self, number: u16, block: u64) -> Option<(At, u32)> {

@@ -278,9 +278,9 @@ impl<F: FaultInjection> Region<F> {
         }
     }
 
-    /// An owner may have so many blocks.
+    /// An owner may have so many blocks: whole segments, one at least if it may have any.
     pub(super) fn set_share(&mut self, number: u16, blocks: u64) {
-        let share = blocks / u64::from(self.layout.data_blocks());
+        let share = blocks.div_ceil(u64::from(self.layout.data_blocks()));
         let owner = self.owner_mut(number);
         owner.share = share.min(u64::from(u32::MAX)) as u32;
         owner.stats.share_blocks = blocks;
