@@ -163,6 +163,39 @@ def test_blocks_of_qcow2_images_outlive_a_stop(make, scratch):
         daemon.stop()
 
 
+def test_what_clones_have_in_common_is_in_the_store_once(make, scratch):
+    """Three clones of one image: the first reads it, the others find it in the store, after a stop and a kill as well;
+    what one of them writes is its own."""
+    need("nbdcopy", "qemu-img", "qemu-io")
+    base = images.raw(scratch / "base.raw", SIZE, seed=4)
+    names = ("a", "b", "c")
+    tops = {name: images.qcow2(scratch / f"{name}.qcow2", SIZE, base, "raw") for name in names}
+    daemon = make("d", [Disk(name, top, "qcow2") for name, top in tops.items()], workers=1)
+    want = images.digest(base)
+    for end in ("stopped", "killed", "the last"):
+        daemon.start()
+        for name in names:
+            assert read_all(daemon, name) == want, (end, name)
+        status = ssd(daemon)
+        assert SIZE * 2 // 3 < status["cached_bytes"] < SIZE * 4 // 3, (end, status)
+        read = [daemon.disk(name)["counters"]["backend_read_bytes"] for name in names]
+        assert sum(read[1:]) < SIZE * 2 // 3, (end, read)
+        assert end == "stopped" or read[0] < SIZE * 2 // 3, (end, read)
+        if end == "stopped":
+            daemon.stop()
+        elif end == "killed":
+            rest()
+            daemon.kill()
+    run("qemu-io", "-f", "raw", "-c", f"write -P 90 {3 << 20} 64k", daemon.nbd("b"))
+    changed = daemon.directory / "changed.raw"
+    shutil.copy(base, changed)
+    with open(changed, "r+b") as f:
+        f.seek(3 << 20)
+        f.write(b"\x5a" * 65536)
+    assert read_all(daemon, "b") == images.digest(changed)
+    assert read_all(daemon, "a") == read_all(daemon, "c") == want
+
+
 def test_the_store_is_switched_and_emptied_by_hand(daemon):
     """Out of service, its files are closed and disks are served; in service again, it begins empty."""
     daemon.start()

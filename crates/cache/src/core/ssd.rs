@@ -116,8 +116,9 @@ impl<P: FaultInjection> Core<P> {
     }
 
     /// The disk, which is idle, is about to be removed: what the store has of it stays with the owner that is returned,
-    /// until whoever closes the image has told the store its stamp, and detached the owner.
-    pub fn part_ssd(&mut self, id: DiskId) -> Option<OwnerId> {
+    /// until whoever closes the image has told the store its stamp, and detached the owner. So does what it has of the
+    /// disk's base, with the second one, if no other disk stands on that.
+    pub fn part_ssd(&mut self, id: DiskId) -> Option<(OwnerId, Option<OwnerId>)> {
         self.arena.tier_mut()?.part(id)
     }
 

@@ -135,7 +135,7 @@ impl<P: FaultInjection> Disk<P> {
         if self.sharing.base.take().is_some() {
             arena.leave_base(self.settings.id());
             if let Some(tier) = arena.tier_mut() {
-                tier.leave_base(self.settings.id());
+                tier.forget_base(self.settings.id());
             }
             self.note_overhead();
         }

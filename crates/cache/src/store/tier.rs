@@ -114,16 +114,18 @@ impl Tier {
 
     /// The disk goes; what the store has of it stays until its room is wanted.
     pub(crate) fn detach(&mut self, disk: DiskId) {
-        self.leave_base(disk);
+        self.forget_base(disk);
         if let Some(gone) = self.uses.get_mut(disk.0 as usize).and_then(Option::take) {
             self.ssd.detach(gone.owner);
         }
     }
 
-    /// The disk goes, but not yet what the store has of it: under this name.
-    pub(crate) fn part(&mut self, disk: DiskId) -> Option<OwnerId> {
-        self.leave_base(disk);
-        self.uses.get_mut(disk.0 as usize).and_then(Option::take).map(|gone| gone.owner)
+    /// The disk goes, but not yet what the store has of it: under this name; and under this one that of its base, if no
+    /// other disk stands on that.
+    pub(crate) fn part(&mut self, disk: DiskId) -> Option<(OwnerId, Option<OwnerId>)> {
+        let base = self.leave_base(disk);
+        let gone = self.uses.get_mut(disk.0 as usize).and_then(Option::take)?;
+        Some((gone.owner, base))
     }
 
     /// The store's name for the disk, if it uses the store.
@@ -152,7 +154,7 @@ impl Tier {
         domain: SharingDomain,
         known: &Known,
     ) -> Result<Option<Kept>, TooManyOwners> {
-        self.leave_base(disk);
+        self.forget_base(disk);
         if self.of(disk).is_none() {
             return Ok(None);
         }
@@ -174,16 +176,25 @@ impl Tier {
         Ok(Some(kept))
     }
 
-    /// The disk stands on no base any more.
-    pub(crate) fn leave_base(&mut self, disk: DiskId) {
-        let Some(owner) = self.of_mut(disk).and_then(|u| u.base.take()) else { return };
-        let Some(n) = self.bases.iter().position(|b| b.owner == owner) else { return };
-        self.bases[n].users.retain(|user| *user != disk);
-        if self.bases[n].users.is_empty() {
-            self.bases.swap_remove(n);
+    /// The disk stands on no base any more. What the store has of one that no other disk stands on stays only if it is
+    /// written down.
+    pub(crate) fn forget_base(&mut self, disk: DiskId) {
+        if let Some(owner) = self.leave_base(disk) {
             self.ssd.detach(owner);
         }
+    }
+
+    /// The same; returns the store's name for the base if no disk stands on it now.
+    fn leave_base(&mut self, disk: DiskId) -> Option<OwnerId> {
+        let owner = self.of_mut(disk)?.base.take()?;
+        let n = self.bases.iter().position(|b| b.owner == owner)?;
+        self.bases[n].users.retain(|user| *user != disk);
+        let is_last = self.bases[n].users.is_empty();
+        if is_last {
+            self.bases.swap_remove(n);
+        }
         self.divide();
+        is_last.then_some(owner)
     }
 
     /// The store's name for the base that the disk stands on.

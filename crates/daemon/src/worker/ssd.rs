@@ -27,7 +27,7 @@ pub(super) struct Devices {
     /// Operations were submitted since the last kick.
     dirty: bool,
     /// Disks that are gone, and what the store still has of each, until it is taken over by who closes the image.
-    parted: Vec<(u64, OwnerId)>,
+    parted: Vec<(u64, (OwnerId, Option<OwnerId>))>,
 }
 
 impl Devices {
@@ -86,13 +86,13 @@ impl Worker {
 
     /// The disk, which is idle, is about to be removed: what the store has of it is kept for [`Worker::take_parted`].
     pub(super) fn part_from_ssd(&mut self, id: DiskId) {
-        if let (Some(owner), Some(life)) = (self.core.part_ssd(id), self.life(id)) {
-            self.devices.parted.push((life, owner));
+        if let (Some(owners), Some(life)) = (self.core.part_ssd(id), self.life(id)) {
+            self.devices.parted.push((life, owners));
         }
     }
 
     /// What the store has of a disk that has been removed; `life` tells which. Once.
-    pub(crate) fn take_parted(&mut self, life: u64) -> Option<OwnerId> {
+    pub(crate) fn take_parted(&mut self, life: u64) -> Option<(OwnerId, Option<OwnerId>)> {
         let at = self.devices.parted.iter().position(|(of, _)| *of == life)?;
         Some(self.devices.parted.remove(at).1)
     }

@@ -276,14 +276,25 @@ impl Service {
     /// A disk has gone, and its image is closed but for `files`: what the store has of it is written down, if it can
     /// be; while the daemon stops, all at once at the end.
     pub(in super::super) fn leave_ssd(&self, gone: &Gone) {
-        let Gone { worker, life, .. } = *gone;
-        let worker = &self.workers[worker];
-        let Ok(Some(owner)) = worker.call(move |w| w.take_parted(life)) else { return };
-        let stamp = gone.stamp_at_rest();
-        if let Some(stamp) = stamp.filter(|_| self.is_stopping()) {
-            self.ssd.lock().leaving.push((gone.worker, owner, stamp_of(&stamp)));
-            return;
+        let (worker, life) = (&self.workers[gone.worker], gone.life);
+        let Ok(Some((owner, base))) = worker.call(move |w| w.take_parted(life)) else { return };
+        // Nobody has changed the base.
+        let below = gone.files.as_ref().and_then(|files| files.below("")?.found());
+        let base = base.map(|base| (base, below.filter(|stamp| stamp.settled)));
+        for (owner, stamp) in base.into_iter().chain([(owner, gone.stamp_at_rest())]) {
+            if let Some(stats) = self.leave_owner(gone.worker, owner, stamp) {
+                shown::count(&mut self.ssd.lock().gone, &stats);
+            }
         }
+    }
+
+    /// An owner whose image has this stamp goes; its numbers, if it has gone.
+    fn leave_owner(&self, worker: usize, owner: OwnerId, stamp: Option<ImageStamp>) -> Option<OwnerStats> {
+        if let Some(stamp) = stamp.filter(|_| self.is_stopping()) {
+            self.ssd.lock().leaving.push((worker, owner, stamp_of(&stamp)));
+            return None;
+        }
+        let worker = &self.workers[worker];
         let begun = worker.call(move |w| {
             let begun = w.core().ssd_mut()?.quiet(owner, stamp_of(&stamp?)) == Quiet::Begun;
             w.serve_ssd();
@@ -294,16 +305,14 @@ impl Service {
         while matches!(begun, Ok(Some(()))) && Instant::now() < until && worker.call(is_clean) == Ok(false) {
             std::thread::sleep(LEAVE_STEP);
         }
-        let counted = worker.call(move |w| {
+        let left = worker.call(move |w| {
             let ssd = w.core().ssd_mut()?;
             let stats = ssd.owner_stats(owner);
             ssd.detach(owner);
             w.serve_ssd();
             Some(stats)
         });
-        if let Ok(Some(stats)) = counted {
-            shown::count(&mut self.ssd.lock().gone, &stats);
-        }
+        left.ok().flatten()
     }
 }
 

@@ -15,6 +15,7 @@ use super::{ServedDisk, Service};
 use crate::worker::{self, Device, WorkerHandle};
 use keeper::{identity_of, stamp_of};
 use recovery::WorkerStore;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_api::{SsdCounters, SsdDeviceStatus, SsdStatus};
@@ -287,8 +288,11 @@ impl Service {
         for (n, worker) in self.workers.iter().enumerate() {
             let ids: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).map(|d| d.id()).collect();
             let asked = worker.call(move |w| {
-                let owners: Vec<_> = ids.iter().filter_map(|id| w.core().ssd_stats_of(*id)).collect();
-                Some((w.core().ssd()?.stats(), owners))
+                let mut owners: Vec<_> = ids.iter().filter_map(|id| w.core().ssd_stats_of(*id)).collect();
+                let bases: BTreeSet<_> = ids.iter().filter_map(|id| w.core().ssd_base_of(*id)).collect();
+                let ssd = w.core().ssd()?;
+                owners.extend(bases.into_iter().map(|base| ssd.owner_stats(base)));
+                Some((ssd.stats(), owners))
             });
             let Ok(Some((devices, owners))) = asked else { continue };
             shown::add(status, n, &devices);
