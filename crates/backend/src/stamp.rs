@@ -67,13 +67,14 @@ impl ImageFiles {
         Some(files)
     }
 
-    /// Those of the image below the top one, as they are now: nobody writes to them while they are locked. With another
-    /// `label` it counts as another image. `None` if there is none.
-    pub fn below(&self, label: &str) -> Option<Self> {
-        let below = self.files.get(1..).filter(|below| !below.is_empty())?;
-        let mut files = Self { files: below.into(), label: label.into(), found: None };
+    /// Those of the image that a disk stands on, as they are now; nobody writes to them while they are locked: all below
+    /// the top one, or that one if it is alone, since a disk that nobody writes is all base. With another `label` it is
+    /// another image.
+    pub fn base(&self, label: &str) -> Self {
+        let below = self.files.get(1..).filter(|below| !below.is_empty());
+        let mut files = Self { files: below.map_or_else(|| self.files.clone(), Arc::from), label: label.into(), found: None };
         files.found = files.stamp().ok().flatten();
-        Some(files)
+        files
     }
 
     /// What they said when the image was opened, before this process changed anything: to be compared with what was

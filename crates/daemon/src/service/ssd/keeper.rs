@@ -279,7 +279,7 @@ impl Service {
         let (worker, life) = (&self.workers[gone.worker], gone.life);
         let Ok(Some((owner, base))) = worker.call(move |w| w.take_parted(life)) else { return };
         // Nobody has changed the base.
-        let below = gone.files.as_ref().and_then(|files| files.below("")?.found());
+        let below = gone.files.as_ref().and_then(|files| files.base("").found());
         let base = base.map(|base| (base, below.filter(|stamp| stamp.settled)));
         for (owner, stamp) in base.into_iter().chain([(owner, gone.stamp_at_rest())]) {
             if let Some(stats) = self.leave_owner(gone.worker, owner, stamp) {

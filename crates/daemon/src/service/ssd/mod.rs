@@ -264,7 +264,8 @@ impl Service {
         let plan = self.plan();
         let of = plan.find(&disk.info().name)?;
         let group = disk.group().filter(|_| of.deduplicate_base == BaseDeduplication::Group);
-        disk.files()?.below(&group.map_or(String::new(), |group| format!("group {}", self.group_name(group))))
+        let of = group.map_or(String::new(), |group| self.group_name(group));
+        Some(disk.files()?.base(&format!("base of {of}")))
     }
 
     /// Whether an SSD store is in service.

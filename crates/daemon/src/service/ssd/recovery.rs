@@ -9,7 +9,7 @@ use std::io;
 use undercroft_backend::boot_id;
 use undercroft_backend::ssd::{SsdDevices, SsdError, SsdRegion, random_id};
 use undercroft_cache::NoFaults;
-use undercroft_cache::ssd::{BootId, Format, NoRegion, Region, Ssd, StoreId};
+use undercroft_cache::ssd::{BootId, Format, NoRegion, Recovered, Region, Ssd, StoreId};
 use undercroft_config::{SsdAdmission, SsdPlan};
 
 /// The part of the store that one worker has.
@@ -108,7 +108,10 @@ fn region(
     let io = |source| io_error(devices, n, "reading and writing it", source);
     if devices.made().is_none() {
         match Region::recover(media, segment_bytes, boot, NoFaults) {
-            Ok((region, found)) if !void.has(region.store()) => return Ok((region, found.blocks)),
+            Ok((region, found)) if !void.has(region.store()) => {
+                say_what_was_dropped(&devices.path(n), &found);
+                return Ok((region, found.blocks));
+            }
             // Nothing of it is worth anything.
             Ok(_) | Err(NoRegion::Foreign | NoRegion::Broken) => {}
             Err(NoRegion::Io(e)) => return Err(io(e)),
@@ -121,6 +124,17 @@ fn region(
         Ok(region) => Ok((region, 0)),
         Err(NoRegion::Io(e)) => Err(io(e)),
         Err(why) => Err(SsdError::Misfit { path: devices.path(n), why: why.to_string() }),
+    }
+}
+
+/// Why a region's blocks were not taken over, where that is nobody's intention.
+fn say_what_was_dropped(path: &str, found: &Recovered) {
+    if found.unreadable > 0 {
+        tracing::warn!(path, "nothing in the SSD store is used: {} of its summaries cannot be read", found.unreadable);
+    } else if found.is_broken {
+        tracing::warn!(path, "nothing in the SSD store is used: a copy of its table is damaged");
+    } else if found.is_of_another_boot {
+        tracing::info!(path, "nothing in the SSD store is used: the host was started again before it was left in order");
     }
 }
 
