@@ -24,6 +24,12 @@ def page(number):
     return b"%016d" % number * (PAGE // 16)
 
 
+def put(memory, at, number):
+    """Writes a page piece by piece: a copy of all of it in this process's heap would be found there, too."""
+    for piece in range(at * PAGE, (at + 1) * PAGE, 16):
+        memory[piece : piece + 16] = b"%016d" % number
+
+
 def anew(**more):
     """Facts of a cell that was measured with today's laboratory."""
     full = MACHINE | {
@@ -52,9 +58,9 @@ def test_pages_that_two_processes_hold_are_counted_by_content():
         file.truncate(size)
         with mmap.mmap(file.fileno(), size) as ram, mmap.mmap(-1, size) as own:
             for n in range(10):
-                ram[n * PAGE : (n + 1) * PAGE] = page(1000 + n)
-            own[0:PAGE] = page(1003)
-            own[PAGE : 2 * PAGE] = page(5000)
+                put(ram, n, 1000 + n)
+            put(own, 0, 1003)
+            put(own, 1, 5000)
             inode = os.fstat(file.fileno()).st_ino
             key = {of for _, _, of in twice.mappings(open("/proc/self/maps").read()) if of[1] == inode}
             assert len(key) == 1

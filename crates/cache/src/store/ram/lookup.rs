@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// Whether the frame, which a slot holds, is known as `block` of the base `domain`, and how many slots hold it.
-    pub(crate) fn is_base_block(&self, held: &Held, domain: SharingDomain, block: u64) -> Option<u32> {
+    pub(crate) fn is_base_block(&self, held: &Held, domain: SharingDomain, block: u64) -> Option<u16> {
         let n = self.arena.number_of(held)?;
         let page = self.pages.get(n as usize)?;
         (page.domain == domain && domain != ALONE && u64::from(page.base) == block + 1).then_some(page.slots)

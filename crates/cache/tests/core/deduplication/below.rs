@@ -12,7 +12,7 @@ use undercroft_engine::ExclusiveMode;
 const BLOCKS: u64 = 160;
 
 fn by_block(_disk: u32, block: u64) -> u8 {
-    1 + block as u8
+    (block as u8).wrapping_add(1)
 }
 
 fn clones<P: FaultInjection>(faults: P, with_base: bool) -> Rig<P> {
