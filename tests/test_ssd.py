@@ -174,13 +174,17 @@ def test_what_clones_have_in_common_is_in_the_store_once(make, scratch):
     want = images.digest(base)
     for end in ("stopped", "killed", "the last"):
         daemon.start()
-        for name in names:
+        kept = ssd(daemon)["cached_bytes"]
+        assert (kept > SIZE * 2 // 3) == (end != "stopped"), (end, kept)
+        # A device that is busy takes not all that leaves RAM.
+        for _ in range(8):
+            assert read_all(daemon, "a") == want, end
+        for name in ("b", "c"):
             assert read_all(daemon, name) == want, (end, name)
         status = ssd(daemon)
-        assert SIZE * 2 // 3 < status["cached_bytes"] < SIZE * 4 // 3, (end, status)
-        read = [daemon.disk(name)["counters"]["backend_read_bytes"] for name in names]
-        assert sum(read[1:]) < SIZE * 2 // 3, (end, read)
-        assert end == "stopped" or read[0] < SIZE * 2 // 3, (end, read)
+        assert SIZE * 3 // 4 < status["cached_bytes"] < SIZE * 5 // 4, (end, status)
+        read = [daemon.disk(name)["counters"]["backend_read_bytes"] for name in ("b", "c")]
+        assert sum(read) < SIZE // 2, (end, read)
         if end == "stopped":
             daemon.stop()
         elif end == "killed":

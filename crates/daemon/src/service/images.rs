@@ -40,11 +40,6 @@ impl ImageFile {
         Some(Self { path, identity, gone: AtomicBool::new(false) })
     }
 
-    /// Where it is.
-    pub(super) fn path(&self) -> &str {
-        self.path.to_str().unwrap_or_default()
-    }
-
     /// Whether the path named another file, or none, when it was last looked at: in words.
     pub(super) fn reason(&self) -> Option<String> {
         self.gone.load(Ordering::Relaxed).then(|| {

@@ -186,7 +186,7 @@ impl Service {
         let now = Instant::now();
         let mut again = None;
         for (disk, told) in disks.iter().zip(&news.disks) {
-            let Some(Told { life, since, is_clean: Some(is_clean) }) = told else { continue };
+            let Some(Told { life, since, is_clean: Some(is_clean), .. }) = told else { continue };
             let Some(since) = *since else {
                 again = Some(now);
                 continue;
