@@ -72,7 +72,8 @@ impl ImageFiles {
     /// another image.
     pub fn base(&self, label: &str) -> Self {
         let below = self.files.get(1..).filter(|below| !below.is_empty());
-        let mut files = Self { files: below.map_or_else(|| self.files.clone(), Arc::from), label: label.into(), found: None };
+        let mut files =
+            Self { files: below.map_or_else(|| self.files.clone(), Arc::from), label: label.into(), found: None };
         files.found = files.stamp().ok().flatten();
         files
     }

@@ -5,10 +5,10 @@
 //! image is submitted only when the store has let the change go, and those of a disk are submitted in their order; a
 //! base has one owner within a sharing domain, as long as a disk of it stands on that.
 
+use super::ram::SharingDomain;
 use super::ssd::{
     Change, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdFound, SsdIo, Token, TooManyOwners, Verified, WaitId,
 };
-use super::ram::SharingDomain;
 use crate::types::{DiskId, Io, IoDone};
 use std::collections::VecDeque;
 use undercroft_host::{FRAME_BYTES, IoBuf};

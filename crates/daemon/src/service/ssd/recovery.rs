@@ -134,7 +134,10 @@ fn say_what_was_dropped(path: &str, found: &Recovered) {
     } else if found.is_broken {
         tracing::warn!(path, "nothing in the SSD store is used: a copy of its table is damaged");
     } else if found.is_of_another_boot {
-        tracing::info!(path, "nothing in the SSD store is used: the host was started again before it was left in order");
+        tracing::info!(
+            path,
+            "nothing in the SSD store is used: the host was started again before it was left in order"
+        );
     }
 }
 
