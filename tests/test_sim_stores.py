@@ -19,7 +19,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
 sys.exit(code)"""
 
 
-@pytest.mark.parametrize("admit", ["all", "second"])
+@pytest.mark.parametrize("admit", ["all", "second", "measured"])
 def test_no_byte_of_data_is_held(tmp_path, admit):
     trace = tmp_path / "loop.u64le"
     program = built("undercroft")

@@ -538,7 +538,7 @@ fn ram_over_an_ssd_is_a_line_for_each_combination() {
     for (bad, code, needle) in [
         (&["--ssd", "1MiB"][..], 1, "four segments"),
         (&["--ssd", "4MiB", "--policy", "lirs"], 1, "no disk of the daemon may have it"),
-        (&["--ssd", "4MiB", "--admit", "some"], 2, "all, second, none"),
+        (&["--ssd", "4MiB", "--admit", "some"], 2, "measured, all, second, none"),
         (&["--ssd", "4MiB", "--block-size", "512"], 2, "--block-size"),
         (&["--admit", "all"], 2, "--ssd"),
         (&["--ssd", "4MiB", "--restart-at", "half"], 2, "no place in a trace"),

@@ -13,6 +13,7 @@ use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::SSD_LATE_NS;
 use crate::store::ram::Store;
+use crate::store::ssd::Hint;
 use crate::store::tier::{At, Stored};
 use crate::types::{Effects, Io, IoDone, IoKind, IoTarget};
 use undercroft_engine::origin_of;
@@ -35,9 +36,10 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         let guest_holds = own && self.side.is_at_guest(block, arena);
+        let reused = self.residents.was_read(slot);
         let Some(page) = self.residents.page(slot) else { return };
         if let Some(tier) = arena.tier_mut() {
-            tier.leaves_ram(owner, block, page.bytes(), guest_holds);
+            tier.leaves_ram(owner, block, page.bytes(), Hint { guest_holds, reused });
         }
     }
 

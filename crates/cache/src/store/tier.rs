@@ -139,13 +139,12 @@ impl Tier {
         }
     }
 
-    /// The block leaves RAM as it came there; `guest_holds` it.
-    pub(crate) fn leaves_ram(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES], guest_holds: bool) {
+    /// The block leaves RAM as it came there.
+    pub(crate) fn leaves_ram(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES], hint: Hint) {
         let Some(owner) = self.whole(disk, block) else { return };
-        if guest_holds || self.ssd.let_go(owner, block) {
+        if hint.guest_holds || self.ssd.let_go(owner, block, hint.reused) {
             return;
         }
-        let hint = Hint { guest_holds, reused: false };
         let _: Offered = self.ssd.offer(owner, block, bytes, hint, self.now_ns);
     }
 

@@ -54,7 +54,7 @@ impl SsdRun {
             return None;
         }
         let mut rng = Rng::new(seed ^ 0x55d0_0000_0000_0000);
-        let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second]);
+        let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second, Admission::Measured]);
         let rots = rng.one_in(2);
         Some(Self { rng, boot: 1, names: 0, recorded: Vec::new(), admission, rots, dies_in: None, stalled: 0 })
     }
