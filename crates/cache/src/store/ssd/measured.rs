@@ -97,7 +97,8 @@ impl Measured {
         if self.is_sampled(hash) {
             self.sample(owner, hash, class);
         }
-        let part = self.record(owner).map_or(ALL, |record| record.part(class));
+        let shift = self.shift;
+        let part = self.record(owner).map_or(ALL, |record| record.part(class, shift));
         (class, (hash >> 24) as u8 & (ALL - 1) < part)
     }
 

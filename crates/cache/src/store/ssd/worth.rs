@@ -24,6 +24,11 @@ const LEAST_FOUND: f32 = 0.05;
 const DOUBT: f32 = 8.0;
 /// Of a class with fewer samples nothing is known.
 const LEAST_KNOWN: f32 = 8.0;
+/// What is found of a class may fall short of this part of what is expected...
+const EXPECTED: f32 = 0.6;
+/// ... until so many samples are missing, or a part of those of the room.
+const MISSING: f32 = 8.0;
+const MISSING_PART: f32 = 1.0 / 64.0;
 /// Another choice has to be better by this part.
 const BETTER: f32 = 0.02;
 
@@ -81,6 +86,9 @@ pub(super) struct Record {
     wait: f32,
     /// What is admitted of each class, of `ALL`.
     parts: [u8; CLASSES],
+    /// Of each class, what is expected to be found of a block, and how much less was found lately.
+    expected: [f32; CLASSES],
+    missing: [f32; CLASSES],
 }
 
 /// What is admitted of a class of which nothing is known.
@@ -98,6 +106,8 @@ impl Record {
             room: 0,
             wait: 0.0,
             parts: std::array::from_fn(unknown),
+            expected: [0.0; CLASSES],
+            missing: [0.0; CLASSES],
         }
     }
 
@@ -105,20 +115,31 @@ impl Record {
         self.room = blocks;
     }
 
-    /// What is admitted of a class, of `ALL`.
-    pub fn part(&self, class: Class) -> u8 {
-        self.parts[class as usize]
+    /// What is admitted of a class, of `ALL`: nothing of one whose new blocks are not asked for as the former were. A
+    /// scan is found out by that long before the counts tell.
+    pub fn part(&self, class: Class, shift: u32) -> u8 {
+        let is_let_down = class.is_first() && self.missing[class as usize] > self.patience(shift);
+        if is_let_down { 0 } else { self.parts[class as usize] }
+    }
+
+    /// Samples of a class that may be missing.
+    fn patience(&self, shift: u32) -> f32 {
+        ((self.room >> shift) as f32 * MISSING_PART).max(MISSING)
     }
 
     /// A sampled block was asked for again at this age.
     pub fn found(&mut self, class: u8, age: u16) {
         self.found[usize::from(class)][place(age)] += 1.0;
+        let missing = &mut self.missing[usize::from(class)];
+        *missing = (*missing - 1.0).max(0.0);
     }
 
     /// A sampled block left RAM, the region's `seen`th; one of 2^`shift` blocks is sampled, and ages are counted in
     /// `unit`s of evictions.
     pub fn left(&mut self, class: Class, seen: u64, shift: u32, unit: u32, gone: &Gone) {
         self.samples[class as usize] += 1.0;
+        let missing = self.missing[class as usize] + EXPECTED * self.expected[class as usize];
+        self.missing[class as usize] = missing.min(2.0 * self.patience(shift));
         self.of_region += (seen - self.seen_of_region) as f32;
         self.seen_of_region = seen;
         let room = (self.room >> shift) as f32;
@@ -156,6 +177,7 @@ impl Record {
         if most > now + BETTER * now.abs() + 1e-4 {
             self.parts = best;
         }
+        self.expected = model.expected(&self.parts);
         for (class, part) in self.parts.iter_mut().enumerate() {
             if self.samples[class] < LEAST_KNOWN {
                 *part = unknown(class);
@@ -209,22 +231,40 @@ impl Model {
 
     /// What is found, less what writing costs, for each eviction of the region.
     fn worth(&self, parts: &[u8; CLASSES]) -> f32 {
-        let weights: [f32; CLASSES] = std::array::from_fn(|n| self.rate[n] * f32::from(parts[n]) / f32::from(ALL));
-        let sum = |of: &[[f32; AGES + 1]; CLASSES], at: usize| -> f32 {
-            weights.iter().zip(of).map(|(weight, curve)| weight * curve[at]).sum()
-        };
-        // Between which two ages the room is full.
-        let (mut low, mut high) = (0, AGES);
-        let is_full = sum(&self.wait, AGES) > self.room;
-        while is_full && high - low > 1 {
-            let middle = (low + high) / 2;
-            if sum(&self.wait, middle) > self.room { high = middle } else { low = middle }
-        }
-        let (below, above) = (sum(&self.wait, low), sum(&self.wait, high));
-        let part = if is_full && above > below { (self.room - below) / (above - below) } else { 1.0 };
-        let found = sum(&self.found, low) * (1.0 - part) + sum(&self.found, high) * part;
+        let weights = self.weights(parts);
+        let (low, high, part) = self.stay(&weights);
+        let found = sum(&weights, &self.found, low) * (1.0 - part) + sum(&weights, &self.found, high) * part;
         found - LEAST_FOUND * (weights.iter().sum::<f32>() - found)
     }
+
+    /// Of each class, the part of its blocks that is found.
+    fn expected(&self, parts: &[u8; CLASSES]) -> [f32; CLASSES] {
+        let (low, high, part) = self.stay(&self.weights(parts));
+        self.found.map(|curve| curve[low] * (1.0 - part) + curve[high] * part)
+    }
+
+    fn weights(&self, parts: &[u8; CLASSES]) -> [f32; CLASSES] {
+        std::array::from_fn(|n| self.rate[n] * f32::from(parts[n]) / f32::from(ALL))
+    }
+
+    /// How long a block stays: between which two ages the room is full, and where between them.
+    fn stay(&self, weights: &[f32; CLASSES]) -> (usize, usize, f32) {
+        let (mut low, mut high) = (0, AGES);
+        if sum(weights, &self.wait, AGES) <= self.room {
+            return (AGES, AGES, 1.0);
+        }
+        while high - low > 1 {
+            let middle = (low + high) / 2;
+            if sum(weights, &self.wait, middle) > self.room { high = middle } else { low = middle }
+        }
+        let (below, above) = (sum(weights, &self.wait, low), sum(weights, &self.wait, high));
+        (low, high, (self.room - below) / (above - below))
+    }
+}
+
+/// Curves at one place, each with its weight.
+fn sum(weights: &[f32; CLASSES], curves: &[[f32; AGES + 1]; CLASSES], at: usize) -> f32 {
+    weights.iter().zip(curves).map(|(weight, curve)| weight * curve[at]).sum()
 }
 
 #[cfg(test)]

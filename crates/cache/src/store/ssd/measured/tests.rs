@@ -99,6 +99,7 @@ fn of_a_round_that_is_too_long_what_fits_is_kept() {
 fn a_scan_after_a_good_record_costs_little_and_its_class_recovers() {
     let mut model = Model::new();
     let loops = ROOM * 3 / 4;
+    model.round(3 * FAR, ROOM, 1);
     model.round(0, loops, 6);
     assert!(model.round(0, loops, 2).0 > 95);
     // A disk of thirty times what the store has room for is read once.
