@@ -6,18 +6,28 @@
 
 use super::shadow::{Seen, Shadow};
 use super::streams::Streams;
-use super::types::Class;
+use super::types::{CLASSES, Class};
 use super::worth::{ALL, Gone, Record};
 use std::ops::Range;
 
-/// One of 2^this blocks is sampled: of a small region more, so that there are enough.
-const SHIFTS: [u32; 2] = [5, 6];
-/// Slots of a region from which on it is large.
-const LARGE: u32 = 1 << 18;
+/// One of 2^this blocks is sampled...
+const SHIFT: u32 = 6;
+/// ... and of streams of which nothing is admitted one of so many of those: they would fill the sample.
+const SPARSE: u64 = 8;
 /// Ages are counted in this part of as many evictions as the region has slots.
 const UNITS: u32 = 4096;
+/// Stands for a class in the sample: the block is in RAM again, and before that it was known.
+const KEPT: u8 = CLASSES as u8;
+/// Stands for a class, too: the block is one of few of a stream.
+const FEW: u8 = KEPT + 1;
 /// A change of more blocks than this leaves the sample as it is.
 const CHANGE_MAX: u64 = 256;
+
+/// Whether a block is sampled: by other bits of its hash than those of its place in the sample.
+#[inline]
+fn is_sampled(hash: u64) -> bool {
+    hash >> 18 & ((1 << SHIFT) - 1) == 0
+}
 
 /// See the head of the file.
 pub(super) struct Measured {
@@ -25,9 +35,8 @@ pub(super) struct Measured {
     streams: Streams,
     gone: Gone,
     records: Vec<Option<Box<Record>>>,
-    shift: u32,
     unit: u32,
-    /// Evictions so far, and those of them that were sampled.
+    /// Evictions so far, and samples of them.
     evictions: u64,
     samples: u64,
 }
@@ -40,7 +49,6 @@ impl Measured {
             streams: Streams::default(),
             gone: Gone::new(),
             records: Vec::new(),
-            shift: SHIFTS[usize::from(slots >= LARGE)],
             unit: (slots / UNITS).max(1),
             evictions: 0,
             samples: 0,
@@ -60,7 +68,7 @@ impl Measured {
         if self.records.len() <= at {
             self.records.resize_with(at + 1, || None);
         }
-        self.records[at] = Some(Box::new(Record::new(self.samples)));
+        self.records[at] = Some(Box::new(Record::new(self.samples, SHIFT)));
     }
 
     /// It goes.
@@ -81,10 +89,6 @@ impl Measured {
         }
     }
 
-    fn is_sampled(&self, hash: u64) -> bool {
-        hash >> 18 & ((1 << self.shift) - 1) == 0
-    }
-
     fn now(&self) -> u16 {
         (self.evictions / u64::from(self.unit)) as u16
     }
@@ -92,41 +96,57 @@ impl Measured {
     /// A block leaves RAM; whether it did before, and was used again there. Its class, and whether it is to be
     /// admitted.
     pub fn leaves(&mut self, owner: u16, block: u64, hash: u64, is_known: bool, reused: bool) -> (Class, bool) {
-        let class = Class::of(self.streams.is_sequential(owner, block), is_known, reused);
+        let is_sequential = self.streams.is_sequential(owner, block);
+        let class = Class::of(is_sequential, is_known, reused);
+        let part = self.record(owner).map_or(ALL, |record| record.part(class));
         self.evictions += 1;
-        if self.is_sampled(hash) {
-            self.sample(owner, hash, class);
+        if is_sampled(hash) {
+            // If such blocks alone were admitted they would stay for longer than now: it would be there.
+            let is_kept = self.shadow.take(hash).is_some_and(|seen| seen.class == KEPT);
+            let class = Class::of(is_sequential, is_known || is_kept, reused);
+            let is_sparse = class == Class::FirstSequential && part == 0;
+            if !is_sparse || (hash >> 44).is_multiple_of(SPARSE) {
+                self.sample(owner, hash, class, is_sparse);
+            }
         }
-        let shift = self.shift;
-        let part = self.record(owner).map_or(ALL, |record| record.part(class, shift));
         (class, (hash >> 24) as u8 & (ALL - 1) < part)
     }
 
-    fn sample(&mut self, owner: u16, hash: u64, class: Class) {
-        self.samples += 1;
-        self.shadow.take(hash);
+    fn sample(&mut self, owner: u16, hash: u64, class: Class, is_sparse: bool) {
         let stamp = self.now();
+        let weight = if is_sparse { SPARSE } else { 1 };
+        self.samples += weight;
         self.gone.comes(self.shadow.room());
-        if let Some(gone) = self.shadow.put(hash, Seen { class: class as u8, stamp }) {
+        let gone = self.shadow.put(hash, Seen { class: if is_sparse { FEW } else { class as u8 }, stamp });
+        if let Some(gone) = gone.filter(|gone| gone.class != KEPT) {
             self.gone.goes(stamp.wrapping_sub(gone.stamp));
         }
-        let Self { records, samples, shift, unit, gone, .. } = self;
+        let Self { records, samples, unit, gone, .. } = self;
         if let Some(record) = records.get_mut(usize::from(owner)).and_then(Option::as_mut) {
-            record.left(class, *samples, *shift, *unit, gone);
+            record.left(class, weight, *samples, *unit, gone);
         }
     }
 
     /// A block is asked for that is not in RAM.
     #[inline]
     pub fn asked(&mut self, owner: u16, hash: u64) {
-        if !self.is_sampled(hash) {
-            return;
+        if is_sampled(hash) {
+            self.sample_is_asked_for(owner, hash);
         }
-        let now = self.now();
-        if let Some(seen) = self.shadow.take(hash)
-            && let Some(record) = self.record(owner)
-        {
-            record.found(seen.class, now.wrapping_sub(seen.stamp));
+    }
+
+    fn sample_is_asked_for(&mut self, owner: u16, hash: u64) {
+        let stamp = self.now();
+        let Some(seen) = self.shadow.take(hash) else { return };
+        let (class, weight) = match seen.class {
+            FEW => (Some(Class::FirstSequential), SPARSE),
+            n => (Class::ALL.get(usize::from(n)).copied(), 1),
+        };
+        if let (Some(class), Some(record)) = (class, self.record(owner)) {
+            record.found(class, weight, stamp.wrapping_sub(seen.stamp));
+        }
+        if class.is_none_or(|class| !class.is_first()) {
+            self.shadow.put(hash, Seen { class: KEPT, stamp });
         }
     }
 
@@ -136,7 +156,7 @@ impl Measured {
             return;
         }
         for hash in blocks.map(hash) {
-            if self.is_sampled(hash) {
+            if is_sampled(hash) {
                 self.shadow.take(hash);
             }
         }

@@ -80,6 +80,8 @@ pub(super) struct Record {
     /// Samples of the whole region meanwhile.
     of_region: f32,
     seen_of_region: u64,
+    /// One of 2^this blocks is sampled.
+    shift: u32,
     /// Blocks that the disk may have.
     room: u64,
     /// Samples until the next choice.
@@ -97,8 +99,10 @@ fn unknown(class: usize) -> u8 {
 }
 
 impl Record {
-    pub fn new(seen_of_region: u64) -> Self {
+    /// Of a region that has sampled `seen_of_region` evictions so far; one of 2^`shift` blocks is sampled.
+    pub fn new(seen_of_region: u64, shift: u32) -> Self {
         Self {
+            shift,
             samples: [0.0; CLASSES],
             found: [[0.0; AGES]; CLASSES],
             of_region: 0.0,
@@ -117,37 +121,42 @@ impl Record {
 
     /// What is admitted of a class, of `ALL`: nothing of one whose new blocks are not asked for as the former were. A
     /// scan is found out by that long before the counts tell.
-    pub fn part(&self, class: Class, shift: u32) -> u8 {
-        let is_let_down = class.is_first() && self.missing[class as usize] > self.patience(shift);
+    pub fn part(&self, class: Class) -> u8 {
+        let is_let_down = class.is_first() && self.missing[class as usize] > self.patience();
         if is_let_down { 0 } else { self.parts[class as usize] }
     }
 
     /// Samples of a class that may be missing.
-    fn patience(&self, shift: u32) -> f32 {
-        ((self.room >> shift) as f32 * MISSING_PART).max(MISSING)
+    fn patience(&self) -> f32 {
+        (self.sampled_room() * MISSING_PART).max(MISSING)
     }
 
-    /// A sampled block was asked for again at this age.
-    pub fn found(&mut self, class: u8, age: u16) {
-        self.found[usize::from(class)][place(age)] += 1.0;
-        let missing = &mut self.missing[usize::from(class)];
-        *missing = (*missing - 1.0).max(0.0);
+    /// Samples that there are of the blocks that the disk may have.
+    fn sampled_room(&self) -> f32 {
+        (self.room >> self.shift) as f32
     }
 
-    /// A sampled block left RAM, the region's `seen`th; one of 2^`shift` blocks is sampled, and ages are counted in
-    /// `unit`s of evictions.
-    pub fn left(&mut self, class: Class, seen: u64, shift: u32, unit: u32, gone: &Gone) {
-        self.samples[class as usize] += 1.0;
-        let missing = self.missing[class as usize] + EXPECTED * self.expected[class as usize];
-        self.missing[class as usize] = missing.min(2.0 * self.patience(shift));
+    /// A sampled block, which stands for `weight`, was asked for again at this age.
+    pub fn found(&mut self, class: Class, weight: u64, age: u16) {
+        self.found[class as usize][place(age)] += weight as f32;
+        let missing = &mut self.missing[class as usize];
+        *missing = (*missing - weight as f32).max(0.0);
+    }
+
+    /// A sampled block, which stands for `weight`, left RAM, the region's `seen`th; ages are counted in `unit`s of
+    /// evictions.
+    pub fn left(&mut self, class: Class, weight: u64, seen: u64, unit: u32, gone: &Gone) {
+        self.samples[class as usize] += weight as f32;
+        let missing = self.missing[class as usize] + weight as f32 * EXPECTED * self.expected[class as usize];
+        self.missing[class as usize] = missing.min(2.0 * self.patience());
         self.of_region += (seen - self.seen_of_region) as f32;
         self.seen_of_region = seen;
-        let room = (self.room >> shift) as f32;
+        let room = self.sampled_room();
         if self.samples.iter().sum::<f32>() > (2.0 * room).max(256.0) {
             self.samples.iter_mut().chain(self.found.as_flattened_mut()).for_each(|n| *n /= 2.0);
             self.of_region /= 2.0;
         }
-        self.wait -= 1.0;
+        self.wait -= weight as f32;
         if self.wait < 0.0 {
             self.wait = (room / 32.0).max(16.0);
             self.choose(gone, unit);

@@ -131,7 +131,8 @@ fn classes(c: &SsdClasses) -> String {
         (c.reused, "reused"),
     ];
     let said = all.iter().filter(|(n, _)| n.admitted + n.refused > 0);
-    let said: Vec<String> = said.map(|(n, what)| format!("{what} {} of {}", n.admitted, n.admitted + n.refused)).collect();
+    let said: Vec<String> =
+        said.map(|(n, what)| format!("{what} {} of {}", n.admitted, n.admitted + n.refused)).collect();
     if said.is_empty() { "not told apart".to_owned() } else { said.join("; ") }
 }
 
