@@ -105,7 +105,7 @@ impl Measured {
             let is_kept = self.shadow.take(hash).is_some_and(|seen| seen.class == KEPT);
             let class = Class::of(is_sequential, is_known || is_kept, reused);
             let is_sparse = class == Class::FirstSequential && part == 0;
-            if !is_sparse || (hash >> 44).is_multiple_of(SPARSE) {
+            if !is_sparse || (hash >> 12).is_multiple_of(SPARSE) {
                 self.sample(owner, hash, class, is_sparse);
             }
         }
