@@ -62,7 +62,10 @@ def rules(data):
                 continue
             row = [name, policy, size, ssd, f"{ratio(without(done['results'], r)):.2f}", f"{ratio(r):.2f}"]
             saved = without(done["results"], r)["misses"] - r["misses"]
-            for other in (by[policy, size, ssd, rule] for rule in ("second", "measured")):
+            for other in (by.get((policy, size, ssd, rule)) for rule in ("second", "measured")):
+                if other is None:
+                    row += ["-"] * 3
+                    continue
                 of_other = without(done["results"], r)["misses"] - other["misses"]
                 kept = f"{100 * of_other / saved:.0f}" if saved > 0 else "-"
                 less = 100 * other["written_bytes"] / r["written_bytes"] if r["written_bytes"] else 0
