@@ -23,7 +23,7 @@ pub(super) fn count(sum: &mut SsdCounters, stats: &OwnerStats) {
     sum.refused_no_share += refused(Refusal::NoShare);
     sum.mismatches += stats.mismatches;
     let classes = &mut sum.classes;
-    let mut add = |to: &mut SsdClass, class: Class| {
+    let add = |to: &mut SsdClass, class: Class| {
         to.admitted += stats.classes[class as usize].admitted;
         to.refused += stats.classes[class as usize].refused;
     };

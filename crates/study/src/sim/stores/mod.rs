@@ -9,7 +9,7 @@
 //! use undercroft_study::sim::{Go, Reference, SweepOptions};
 //! let trace = (0..30_000).map(|i| Ok(Reference::read(i % 1000)));
 //! let admission = Admission::Second;
-//! let plan = StoresPlan { ram_blocks: 100, ssd_bytes: 16 << 20, admission, ..StoresPlan::new(PolicyKind::Lru) };
+//! let plan = StoresPlan { ram_blocks: 100, ssd_bytes: 32 << 20, admission, ..StoresPlan::new(PolicyKind::Lru) };
 //! let done = simulate_stores(trace, &[plan], &SweepOptions::default(), &mut |_| Go::On)?;
 //! let counts = done.results[0].counts;
 //! // The first time a block leaves RAM it is not admitted, the second time it is.
