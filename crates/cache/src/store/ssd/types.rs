@@ -183,7 +183,7 @@ pub enum Admission {
 }
 
 /// Classes of evictions.
-pub const CLASSES: usize = 5;
+pub(super) const CLASSES: usize = 5;
 
 /// How a block leaves RAM, as [`Admission::Measured`] tells evictions apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
