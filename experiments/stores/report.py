@@ -170,8 +170,7 @@ def full(data, pictures):
         "`all` writes every block that leaves RAM unchanged and is not on the SSD; `second` only one that left RAM "
         "before, not long ago, or was used again there; `measured`, the default, what a sample of all evictions says "
         "is asked for again in time (docs/decisions/0205). `saved` is part of the misses that `all` saves, `written` "
-        "part "
-        "of the bytes that `all` writes.\n",
+        "part of the bytes that `all` writes.\n",
         rules(data),
         "The mean over the traces, both sizes of RAM together:\n",
         sums(data),
