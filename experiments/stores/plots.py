@@ -5,7 +5,7 @@ Owns its layout. Never simulates. Invariant: drawn from raw results alone.
 
 from exclusive.plots import save, setup
 
-COLOURS = {"none": "#8a8f98", "all": "#e8a33d", "second": "#1b4f72"}
+COLOURS = {"none": "#8a8f98", "all": "#e8a33d", "second": "#1b4f72", "measured": "#3a8f5c"}
 POLICY = "s3-fifo"
 
 
@@ -31,7 +31,7 @@ def written(axis, name, grid):
     footprint = grid["footprint_blocks"] * 4096
     rows = [r for r in grid["results"] if r["policy"] == POLICY]
     for size, style in zip(dict.fromkeys(r["size"] for r in rows), ("o-", "s--"), strict=False):
-        for rule in ("all", "second"):
+        for rule in ("all", "second", "measured"):
             points = [r for r in rows if r["size"] == size and r["admit"] in (rule, None)]
             x = [r["written_bytes"] / footprint for r in points]
             y = [100 * r["miss_ratio"] for r in points]

@@ -53,23 +53,44 @@ def grid(name, done):
 
 
 def rules(data):
-    """What `second` costs and wins against `all`, over all traces."""
+    """What the other rules cost and win against `all`, over all traces."""
     rows = []
     for name, done in data["grid"].items():
         by = {(r["policy"], r["size"], r["ssd"], r["admit"]): r for r in done["results"]}
         for (policy, size, ssd, admit), r in by.items():
             if admit != "all":
                 continue
-            second = by[policy, size, ssd, "second"]
-            saved = [without(done["results"], r)["misses"] - x["misses"] for x in (r, second)]
-            kept = f"{100 * saved[1] / saved[0]:.0f}" if saved[0] > 0 else "-"
-            less = 100 * second["written_bytes"] / r["written_bytes"] if r["written_bytes"] else 0
-            rows.append([name, policy, size, ssd, f"{ratio(r):.2f}", f"{ratio(second):.2f}", kept, f"{less:.0f}"])
+            row = [name, policy, size, ssd, f"{ratio(without(done['results'], r)):.2f}", f"{ratio(r):.2f}"]
+            saved = without(done["results"], r)["misses"] - r["misses"]
+            for other in (by.get((policy, size, ssd, rule)) for rule in ("second", "measured")):
+                if other is None:
+                    row += ["-"] * 3
+                    continue
+                of_other = without(done["results"], r)["misses"] - other["misses"]
+                kept = f"{100 * of_other / saved:.0f}" if saved > 0 else "-"
+                less = 100 * other["written_bytes"] / r["written_bytes"] if r["written_bytes"] else 0
+                row += [f"{ratio(other):.2f}", kept, f"{less:.0f}"]
+            rows.append(row)
     header = [
-        "trace", "policy", "RAM", "SSD", "misses % `all`", "misses % `second`",
-        "of the misses that `all` saves, % saved", "of the bytes that `all` writes, % written",
+        "trace", "policy", "RAM", "SSD", "misses % without", "`all`",
+        *(f"`{rule}`{what}" for rule in ("second", "measured") for what in ("", ": saved %", ": written %")),
     ]  # fmt: skip
     return table(header, rows)
+
+
+def sums(data):
+    """What each rule saves and writes of all traces together, each trace with the same weight."""
+    found = {}
+    for done in data["grid"].values():
+        for r in (r for r in done["results"] if r["admit"]):
+            saved = (without(done["results"], r)["misses"] - r["misses"]) / max(r["reads"], 1)
+            written = r["written_bytes"] / 4096 / done["footprint_blocks"]
+            found.setdefault((r["policy"], r["ssd"], r["admit"]), []).append((saved, written))
+    rows = [
+        [*key, f"{100 * sum(s for s, _ in of) / len(of):.1f}", f"{sum(w for _, w in of) / len(of):.2f}"]
+        for key, of in sorted(found.items())
+    ]
+    return table(["policy", "SSD", "admits", "misses saved, % of reads", "written, footprints"], rows)
 
 
 def restarts(data):
@@ -107,7 +128,8 @@ def backups(data):
             row += [f"{hits:.2f}"] if name == "alone" else [f"{hits:.2f}", f"{base - hits:+.2f}"]
             if name != "alone" and alone["admit"]:
                 key = (alone["admit"], name)
-                worst[key] = max(worst.get(key, -100), 100 * (base - hits) / base)
+                cost = 100 * (base - hits) / base
+                worst[key] = max(worst.get(key, (-100, "")), (cost, alone["policy"]))
         row.append(f"{found['beside']['results'][n]['written_bytes'] / MIB:,.0f}")
         rows.append(row)
     header = [
@@ -115,8 +137,8 @@ def backups(data):
         "written MiB beside it",
     ]  # fmt: skip
     said = "; ".join(
-        f"`{rule}` {name} a backup {cost:.1f} % ({'reached' if cost <= 2 else '**not reached**'})"
-        for (rule, name), cost in sorted(worst.items())
+        f"`{rule}` {name} a backup {cost:.1f} %, {policy} ({'reached' if cost <= 2 else '**not reached**'})"
+        for (rule, name), (cost, policy) in sorted(worst.items())
     )
     return f"{table(header, rows)}\nWanted: at most 2 % of the hits lost. The worst of both policies: {said}.\n"
 
@@ -146,12 +168,12 @@ def full(data, pictures):
         limit,
         "## What the rules of admission cost and win\n",
         "`all` writes every block that leaves RAM unchanged and is not on the SSD; `second` only one that left RAM "
-        "before, not long ago.\n",
-        "What the figures say: `second` writes a small part of what `all` writes, and where the SSD is large it saves "
-        "a small part of the misses. Its filters know a quarter to a half as many blocks as the SSD has, so a block "
-        "whose next eviction comes later than that is never admitted, though it would still have been there. On small "
-        "SSDs that scans wash out, it is the better rule.\n",
+        "before, not long ago, or was used again there; `measured`, the default, what a sample of all evictions says "
+        "is asked for again in time (docs/decisions/0205). `saved` is part of the misses that `all` saves, `written` "
+        "part of the bytes that `all` writes.\n",
         rules(data),
+        "The mean over the traces, both sizes of RAM together:\n",
+        sums(data),
         *(f"![misses against bytes written, and hits after a restart]({name})\n" for name in pictures),
         "The picture is of S3-FIFO. Points of a line are no SSD, and SSDs of 10, 30 and 60 % of the footprint.\n",
         "## After a restart\n",
@@ -164,7 +186,8 @@ def full(data, pictures):
         "the load does not use are read in turn with the load.\n",
         backups(data),
         "Of a backup many times larger than the SSD, `second` admits the few percent that its filters take for blocks "
-        "they know; that is enough to replace much of the SSD.\n",
+        "they know; that is enough to replace much of the SSD. What is lost without an SSD is lost in RAM: under LRU a "
+        "backup beside the load takes RAM from it whatever the SSD does.\n",
         "## Memory\n",
         memory(data),
         "## All sizes\n",

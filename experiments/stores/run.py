@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rig.guest import ROOT  # noqa: E402
 from stores import loads, plots, report  # noqa: E402
 
-RAM, SSD, RULES = ["2%", "10%"], ["none", "10%", "30%", "60%"], ["all", "second"]
+RAM, SSD, RULES = ["2%", "10%"], ["none", "10%", "30%", "60%"], ["all", "second", "measured"]
 RESTART_FOR = 100_000
 
 

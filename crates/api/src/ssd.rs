@@ -16,7 +16,7 @@ pub struct SsdStatus {
     pub made: Option<String>,
     /// Its files and devices, in the order of the configuration.
     pub devices: Vec<SsdDeviceStatus>,
-    /// Which blocks that RAM evicts are written to it: `second`, `all` or `none`.
+    /// Which blocks that RAM evicts are written to it: `measured`, `second`, `all` or `none`.
     pub admit: String,
     /// Bytes that it has room for.
     pub capacity_bytes: u64,
@@ -95,6 +95,32 @@ pub struct SsdCounters {
     pub refused_no_share: u64,
     /// Blocks that were not what was written, and came from the image instead.
     pub mismatches: u64,
+    /// Under `admit = "measured"`: what became of the blocks that the rule was asked about, by how they left RAM.
+    pub classes: SsdClasses,
+}
+
+/// What the rule made of blocks, by how they left RAM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SsdClasses {
+    /// For the first time in a while.
+    pub first: SsdClass,
+    /// The same, as one of a sequential stream.
+    pub first_sequential: SsdClass,
+    /// After they had left it before, not long ago.
+    pub again: SsdClass,
+    /// The same, as one of a sequential stream.
+    pub again_sequential: SsdClass,
+    /// After they had been used again there.
+    pub reused: SsdClass,
+}
+
+/// What the rule made of the blocks of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SsdClass {
+    /// Admitted by it.
+    pub admitted: u64,
+    /// Not admitted.
+    pub refused: u64,
 }
 
 /// The body of `PATCH /v1/ssd`.

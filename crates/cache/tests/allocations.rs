@@ -5,6 +5,10 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use undercroft_cache::fault_injection::NoFaults;
+use undercroft_cache::ssd::{
+    BootId, Format, Hint, Identity, Known, Media, Offered, Refusal, Region, Ssd, SsdDone, SsdIoKind, StoreId,
+};
 use undercroft_cache::{
     Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, MemoryId, Op, Request, limits,
 };
@@ -142,4 +146,73 @@ fn a_table_of_guest_pages_is_taken_up_again_by_a_guest_of_as_many() {
         assert!(largest < 1 << 20, "{largest} bytes were asked for at once");
     }
     assert!(map(6, PAGES / 2) >= 8 << 20);
+}
+
+/// A device in memory.
+struct Flash(Vec<u8>);
+
+impl Media for Flash {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&mut self, offset: u64, to: &mut [u8]) -> std::io::Result<()> {
+        to.copy_from_slice(&self.0[offset as usize..][..to.len()]);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, from: &[u8]) -> std::io::Result<()> {
+        self.0[offset as usize..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_rule_of_admission_never_allocates() {
+    let mut flash = Flash(vec![0; 8 << 20]);
+    let format = Format { store: StoreId([7; 16]), segment_bytes: 256 << 10 };
+    let region = Region::format(&mut flash, format, BootId([1; 16]), NoFaults).unwrap();
+    let mut ssd: Ssd = Ssd::new(vec![region]);
+    let known = Known { identity: Identity([1; 64]), stamp: None, blocks: 1 << 30 };
+    let (owner, _) = ssd.attach(&known).unwrap();
+    ssd.set_share(owner, 1 << 30);
+    let mut offer = |block: u64, reused: bool| {
+        let before = ALLOCATIONS.with(Cell::get);
+        ssd.lookup(owner, block);
+        let offered = ssd.offer(owner, block, &[0; 4096], Hint { reused, guest_holds: false }, block);
+        let allocated = ALLOCATIONS.with(Cell::get) - before;
+        while let Some(mut io) = ssd.next_io() {
+            if io.kind == SsdIoKind::Read {
+                let mut at = io.offset as usize;
+                for piece in io.buf.pieces_mut() {
+                    piece.copy_from_slice(&flash.0[at..at + piece.len()]);
+                    at += piece.len();
+                }
+            } else if io.kind == SsdIoKind::Write {
+                let mut at = io.offset as usize;
+                for piece in io.buf.pieces() {
+                    flash.0[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+            }
+            ssd.io_done(SsdDone { id: io.id, device: io.device, buf: io.buf, is_done: true });
+        }
+        (offered, allocated)
+    };
+    // Until the store is full; then a scan, and blocks all over the disk, often enough that the rule chooses anew.
+    (0..4000).for_each(|block| _ = offer(block, false));
+    let mut refused = 0;
+    for n in 0..400_000u64 {
+        let block = if n % 2 == 0 { 100_000 + n } else { n * 7919 % 900_000_000 };
+        let (offered, allocated) = offer(block, false);
+        if offered == Offered::Refused(Refusal::Rule) {
+            refused += 1;
+            assert_eq!(allocated, 0, "allocations for block {block}");
+        }
+    }
+    assert!(refused > 390_000, "{refused} of what does not come again");
 }

@@ -45,8 +45,10 @@ impl SsdPlan {
 /// Which blocks that RAM evicts are written to the SSD store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SsdAdmission {
-    /// Those that were used again while they were in RAM, or that come a second time.
+    /// Those of kinds that are asked for again while they are there, as is measured.
     #[default]
+    Measured,
+    /// Those that were used again while they were in RAM, or that come a second time.
     Second,
     /// All.
     All,
@@ -56,11 +58,12 @@ pub enum SsdAdmission {
 
 impl SsdAdmission {
     /// All there are.
-    pub const ALL: [Self; 3] = [Self::Second, Self::All, Self::None];
+    pub const ALL: [Self; 4] = [Self::Measured, Self::Second, Self::All, Self::None];
 
     /// As the configuration writes it.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Measured => "measured",
             Self::Second => "second",
             Self::All => "all",
             Self::None => "none",

@@ -499,7 +499,7 @@ fn ram_over_an_ssd_is_a_line_for_each_combination() {
     fs::write(dir.join("round.lis"), "0 400 0 0\n".repeat(50)).unwrap();
     let args = ["sim", "round.lis", "--policy", "lru", "--size", "100blocks,50%", "--ssd", "none,4MiB,500%"];
     run(dir, &args, 2);
-    let args = ["sim", "round.lis", "--policy", "lru", "--size", "100blocks,50%", "--ssd", "none,4MiB"];
+    let args = ["sim", "round.lis", "--policy", "lru", "--size", "100blocks,50%", "--ssd", "none,8MiB"];
     let more = ["--admit", "all,second", "--restart-at", "50%", "--restart-for", "1000"];
     let all = |form: &[&str]| run(dir, &[&args[..], &more, form].concat(), 0).0;
     let json: Value = serde_json::from_str(&all(&["--json"])).unwrap();
@@ -507,7 +507,7 @@ fn ram_over_an_ssd_is_a_line_for_each_combination() {
     let said: Vec<_> =
         rows.iter().map(|r| (r["size"].as_str().unwrap(), r["ssd"].as_str().unwrap(), &r["admit"])).collect();
     let (all_of_them, second) = (Value::from("all"), Value::from("second"));
-    let of = |size| [(size, "none", &Value::Null), (size, "4MiB", &all_of_them), (size, "4MiB", &second)];
+    let of = |size| [(size, "none", &Value::Null), (size, "8MiB", &all_of_them), (size, "8MiB", &second)];
     assert_eq!(said, [of("100blocks"), of("50%")].concat());
     for r in rows {
         let n = |name: &str| r[name].as_u64().unwrap();
@@ -518,8 +518,7 @@ fn ram_over_an_ssd_is_a_line_for_each_combination() {
         assert_eq!(n("admitted_bytes"), n("admitted_blocks") * 4096);
     }
     let misses = |n: usize| rows[n]["misses"].as_u64().unwrap();
-    // Each block once, and after the restart those that were in RAM alone; under `second` twice, or until its filters
-    // know it.
+    // Each block once, and after the restart those that were in RAM alone; under `second` twice, or until it is known.
     assert_eq!(misses(0), 20_000);
     assert!((400..=520).contains(&misses(1)) && (800..=1600).contains(&misses(2)), "{} {}", misses(1), misses(2));
     let after = &rows[1]["restart"];
@@ -538,7 +537,7 @@ fn ram_over_an_ssd_is_a_line_for_each_combination() {
     for (bad, code, needle) in [
         (&["--ssd", "1MiB"][..], 1, "four segments"),
         (&["--ssd", "4MiB", "--policy", "lirs"], 1, "no disk of the daemon may have it"),
-        (&["--ssd", "4MiB", "--admit", "some"], 2, "all, second, none"),
+        (&["--ssd", "4MiB", "--admit", "some"], 2, "measured, all, second, none"),
         (&["--ssd", "4MiB", "--block-size", "512"], 2, "--block-size"),
         (&["--admit", "all"], 2, "--ssd"),
         (&["--ssd", "4MiB", "--restart-at", "half"], 2, "no place in a trace"),

@@ -24,6 +24,8 @@ pub(super) struct Residents {
     index: Index,
     /// The hash of each slot's content; 0 if it is not known. Empty if contents are not known at all.
     hashes: Array<u64>,
+    /// A bit for each slot whose block was read again since its page came; empty until somebody asks.
+    reused: Vec<u64>,
     /// Slots that there may be in time: address space is reserved for them.
     most: u32,
     /// How often a block has changed its slot.
@@ -55,7 +57,7 @@ impl Residents {
         let frames = Array::from_made(empty_slots(slots as usize, room), most as usize);
         let hashes = Array::zeroed(if contents { slots as usize } else { 0 }, most as usize);
         let index = Index::with_room(kind, slots, most, key);
-        Self { frames, resident: 0, index, hashes, most, moves: 0, units: 0, members: None }
+        Self { frames, resident: 0, index, hashes, reused: Vec::new(), most, moves: 0, units: 0, members: None }
     }
 
     /// Bytes of metadata held now.
@@ -63,6 +65,7 @@ impl Residents {
         self.index.memory_bytes()
             + self.frames.memory_bytes()
             + self.hashes.memory_bytes()
+            + self.reused.capacity() * size_of::<u64>()
             + self.members.as_ref().map_or(0, |m| m.memory_bytes())
     }
 
@@ -236,6 +239,9 @@ impl Residents {
         let other = self.frames[slot as usize].replace(page);
         debug_assert!(other.is_none(), "a slot that holds a page takes another");
         self.resident += 1;
+        if let Some(bits) = self.reused.get_mut(slot as usize / 64) {
+            *bits &= !(1 << (slot % 64));
+        }
         if let Some(members) = &mut self.members {
             members.came(self.index.key_of(slot));
         }
@@ -256,6 +262,22 @@ impl Residents {
     /// Puts a page of equal content in place of the one in a slot; returns that.
     pub(super) fn replace(&mut self, slot: u32, equal: Held) -> Option<Held> {
         self.frames[slot as usize].replace(equal)
+    }
+
+    /// The block in a slot is read, and has its page.
+    #[inline]
+    pub(super) fn is_read(&mut self, slot: u32) {
+        if let Some(bits) = self.reused.get_mut(slot as usize / 64) {
+            *bits |= 1 << (slot % 64);
+        }
+    }
+
+    /// Whether the block in a slot was read again since its page came. It is noted from the first such question on.
+    pub(super) fn was_read(&mut self, slot: u32) -> bool {
+        if self.reused.is_empty() {
+            self.reused = vec![0; self.frames.len().div_ceil(64)];
+        }
+        self.reused.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 != 0)
     }
 
     // ---- hashes ----
@@ -305,11 +327,16 @@ impl Residents {
     /// pages are mixed up on the way.
     pub(super) fn step(&mut self, units: u32, contents: bool, lost: bool) -> bool {
         self.units += u64::from(units);
-        let Self { index, frames, hashes, moves, .. } = self;
+        let Self { index, frames, hashes, reused, moves, .. } = self;
         let done = index.step(units, &mut ToKernel, |from, to| {
             assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
             frames[to as usize] = frames[from as usize].take();
             *moves = moves.wrapping_add(1);
+            if !reused.is_empty() {
+                let was = reused[from as usize / 64] >> (from % 64) & 1;
+                reused[to as usize / 64] &= !(1 << (to % 64));
+                reused[to as usize / 64] |= was << (to % 64);
+            }
             if !hashes.is_empty() {
                 hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
             }
@@ -318,6 +345,9 @@ impl Residents {
             }
         });
         let (slots, end) = (index.capacity() as usize, index.capacity_max() as usize);
+        if !reused.is_empty() {
+            reused.resize(slots.div_ceil(64), 0);
+        }
         if slots < frames.len() {
             assert!(frames[slots..].iter().all(Option::is_none), "a shrunk slot still has a frame");
             frames.cut(slots);

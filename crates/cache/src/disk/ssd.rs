@@ -14,7 +14,7 @@ use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::SSD_LATE_NS;
 use crate::store::ram::Store;
-use crate::store::ssd::OwnerId;
+use crate::store::ssd::{Hint, OwnerId};
 use crate::store::tier::{At, Stored};
 use crate::types::{Effects, Io, IoDone, IoKind, IoTarget};
 use undercroft_engine::origin_of;
@@ -37,6 +37,7 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         let guest_holds = own && self.side.is_at_guest(block, arena);
+        let reused = self.residents.was_read(slot);
         let Some(page) = self.residents.page(slot) else { return };
         // What came from a guest is never known as a block of the base, whatever it is equal to.
         let domain = arena.tier().and_then(|tier| tier.base_domain(owner));
@@ -46,7 +47,7 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         if let Some(tier) = arena.tier_mut() {
-            tier.leaves_ram(owner, block, page.bytes(), guest_holds, slots.is_some());
+            tier.leaves_ram(owner, block, page.bytes(), Hint { guest_holds, reused }, slots.is_some());
         }
     }
 

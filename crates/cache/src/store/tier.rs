@@ -281,25 +281,25 @@ impl Tier {
         self.ssd.hold(owner, block);
     }
 
-    /// The block leaves RAM as it came there; `guest_holds` it. `at_base`: the bytes are those of the base's block with
-    /// this number, and no other disk has them in RAM.
+    /// The block leaves RAM as it came there. `at_base`: the bytes are those of the base's block with this number, and no
+    /// other disk has them in RAM.
     pub(crate) fn leaves_ram(
         &mut self,
         disk: DiskId,
         block: u64,
         bytes: &[u8; FRAME_BYTES],
-        guest_holds: bool,
+        hint: Hint,
         at_base: bool,
     ) {
         let Some(user) = self.of(disk).filter(|u| block < u.whole) else { return };
         let base = self.base_of(disk).filter(|_| at_base);
         // What one guest has of a base, the others may have not.
-        let guest_holds = guest_holds && base.is_none_or(|b| b.users.len() == 1);
+        let guest_holds = hint.guest_holds && base.is_none_or(|b| b.users.len() == 1);
         let owner = base.map_or(user.owner, |b| b.owner);
-        if guest_holds || self.ssd.let_go(owner, block) {
+        if guest_holds || self.ssd.let_go(owner, block, hint.reused) {
             return;
         }
-        let hint = Hint { guest_holds, reused: false };
+        let hint = Hint { guest_holds, ..hint };
         let _: Offered = self.ssd.offer(owner, block, bytes, hint, self.now_ns);
     }
 

@@ -98,10 +98,13 @@ pub const SSD: Section = Section {
         key!(
             "admit",
             Text,
-            "`second`",
-            "`second`, `all`, `none`",
+            "`measured`",
+            "`measured`, `second`, `all`, `none`",
             Restart,
-            "Which blocks that RAM evicts are written to it. `second`: those that were used again while they were in \
+            "Which blocks that RAM evicts are written to it. `measured`: of each disk, those of kinds (evicted for the \
+             first time or again, as part of a sequential stream or not, or used again while they were in RAM) that \
+             are asked for again while they would be there, as a sample shows; and all while there is room that \
+             nobody has. `second`: those that were used again while they were in \
              RAM, or that are evicted for the second time within a while, so that a scan writes nothing. `all`: every \
              one. `none`: nothing is written; what is there is read."
         ),

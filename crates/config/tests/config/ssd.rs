@@ -93,7 +93,7 @@ fn stores_of_nodes_are_chosen_and_the_store_itself_takes_a_restart() {
     }
     let old = place.good(&format!("{ssd}{DISK}"));
     let change = old.difference(&place.good(&format!("{ssd}admit = \"none\"\nsegment = \"1MiB\"\n{DISK}")));
-    assert_eq!(change.needs_restart, ["ssd.segment: 2MiB -> 1MiB", "ssd.admit: second -> none"]);
+    assert_eq!(change.needs_restart, ["ssd.segment: 2MiB -> 1MiB", "ssd.admit: measured -> none"]);
     assert_eq!(change.result.unwrap().ssd, old.ssd);
 }
 

@@ -7,7 +7,7 @@ use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
 use undercroft_api::record::{RecordBody, RecordingStatus};
-use undercroft_api::ssd::{SsdChangeBody, SsdCounters, SsdDeviceStatus, SsdStatus, SsdWritten};
+use undercroft_api::ssd::{SsdChangeBody, SsdClass, SsdClasses, SsdCounters, SsdDeviceStatus, SsdStatus, SsdWritten};
 use undercroft_api::status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
     LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection, PressureStatus,
@@ -70,6 +70,8 @@ use utoipa::OpenApi;
         SsdDeviceStatus,
         SsdWritten,
         SsdCounters,
+        SsdClasses,
+        SsdClass,
         SsdChangeBody,
         PressureStatus,
         PressureDirection,

@@ -12,7 +12,7 @@ use undercroft_api::record::Order;
 use undercroft_api::{
     DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChanged,
     NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
-    ShareEvent, SharesStatus, SsdCounters, SsdStatus, SsdWritten, Status, StoreStatus,
+    ShareEvent, SharesStatus, SsdClass, SsdClasses, SsdCounters, SsdStatus, SsdWritten, Status, StoreStatus,
 };
 use undercroft_cache::DiskStats;
 use undercroft_config::{
@@ -233,7 +233,8 @@ impl Daemon for Memory {
         let none = || ControlError::new(ControlErrorKind::NotFound, "this daemon has no SSD store", "configure one");
         let in_service = self.ssd.lock().unwrap().ok_or_else(none)?;
         let written = SsdWritten { admitted_bytes: 8192, summaries_bytes: 4096, ..SsdWritten::default() };
-        let counters = SsdCounters { hits: 5, refused_budget: 2, ..SsdCounters::default() };
+        let classes = SsdClasses { first_sequential: SsdClass { admitted: 1, refused: 7 }, ..SsdClasses::default() };
+        let counters = SsdCounters { hits: 5, refused_budget: 2, classes, ..SsdCounters::default() };
         Ok(SsdStatus { in_service, written, counters, cached_bytes: 4096, ..SsdStatus::default() })
     }
 

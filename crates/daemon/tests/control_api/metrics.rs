@@ -63,6 +63,8 @@ fn metrics_have_base_units_and_exact_buckets() {
         "undercroft_ssd_written_bytes_total{cause=\"admitted\"} 8192",
         "undercroft_ssd_written_bytes_total{cause=\"summaries\"} 4096",
         "undercroft_ssd_refused_total{reason=\"budget\"} 2",
+        "undercroft_ssd_class_admitted_total{class=\"first-sequential\"} 1",
+        "undercroft_ssd_class_refused_total{class=\"first-sequential\"} 7",
     ] {
         assert!(with_ssd.lines().any(|l| l == line), "{line}\nis missing in\n{with_ssd}");
     }

@@ -58,7 +58,7 @@ impl SsdRun {
             return None;
         }
         let mut rng = Rng::new(seed ^ 0x55d0_0000_0000_0000);
-        let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second]);
+        let admission = *rng.pick(&[Admission::All, Admission::All, Admission::Second, Admission::Measured]);
         let rots = rng.one_in(2);
         let mut more = Rng::new(seed ^ 0xba5e_0000_0000_0000);
         let bases_apart = more.one_in(4);

@@ -206,7 +206,7 @@ impl<F: FaultInjection> Run<F> {
                 self.ssd().hold(owner, block);
                 self.held.insert((image, block));
             } else {
-                self.ssd().let_go(owner, block);
+                self.ssd().let_go(owner, block, false);
                 self.held.remove(&(image, block));
             }
         }
@@ -369,7 +369,7 @@ impl<F: FaultInjection> Run<F> {
             let share = self.rng.below(1000);
             self.ssd().set_share(owner, share);
         }
-        let admission = *self.rng.pick(&[Admission::All, Admission::All, Admission::Second]);
+        let admission = *self.rng.pick(&[Admission::All, Admission::All, Admission::Second, Admission::Measured]);
         self.ssd().set_admission(admission);
         let budget = self.rng.one_in(6).then_some(1 << 34);
         self.ssd().set_budget(budget);

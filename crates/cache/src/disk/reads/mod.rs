@@ -59,6 +59,7 @@ impl<P: FaultInjection> Disk<P> {
                     self.passes(&req, block, Class::Read, cx);
                 }
                 self.measuring.hit(block, page.is_some(), || self.residents.part_of_slot(slot));
+                self.residents.is_read(slot);
                 let Some(frame) = self.residents.page(slot) else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
                 let hi = (end - block * B).min(B) as usize;
@@ -150,6 +151,7 @@ impl<P: FaultInjection> Disk<P> {
             && self.residents.page(slot).is_some()
         {
             self.stats.hit_blocks += 1;
+            self.residents.is_read(slot);
             return Served::Hit;
         }
         match self.near.get(block) {

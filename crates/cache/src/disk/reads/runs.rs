@@ -48,6 +48,7 @@ impl<P: FaultInjection> Disk<P> {
                 frame.prefetch();
             }
             debug_assert!(self.residents.index().holds(slot, block), "a slot was given away before it was served");
+            self.residents.is_read(slot);
             let Some(frame) = self.residents.page(slot) else { unreachable!("just looked at") };
             cx.fx.copy_out(req.id, skip + n * B as usize, frame.bytes());
         }

@@ -37,12 +37,16 @@
 mod admission;
 mod format;
 mod index;
+mod measured;
 mod permutation;
 mod region;
 mod segments;
+mod shadow;
 mod store;
+mod streams;
 mod sums;
 mod types;
+mod worth;
 
 pub use region::{Format, Media, NoRegion, Recovered, Region};
 pub use store::Ssd;

@@ -166,9 +166,10 @@ impl<F: FaultInjection> Ssd<F> {
         }
     }
 
-    /// The block is not held any more. Whether it is still here: then it need not be offered.
-    pub fn let_go(&mut self, owner: OwnerId, block: u64) -> bool {
-        self.of(owner, block).is_some_and(|(region, number)| region.let_go(number, block))
+    /// The block is not held any more, and was used again while it was or not. Whether it is still here: then it need
+    /// not be offered.
+    pub fn let_go(&mut self, owner: OwnerId, block: u64, reused: bool) -> bool {
+        self.of(owner, block).is_some_and(|(region, number)| region.let_go(number, block, reused))
     }
 
     /// A change of blocks is to be submitted; see the head of the module.

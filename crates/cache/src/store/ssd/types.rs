@@ -170,13 +170,65 @@ impl Refusal {
 /// Which evicted blocks are admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
+    /// Those of classes whose blocks are asked for again while they would be there, as is measured, and all while there
+    /// is room that nobody has.
+    #[default]
+    Measured,
     /// All of them.
     All,
     /// Those that were used again while they were in RAM, and those evicted for the second time.
-    #[default]
     Second,
     /// None.
     None,
+}
+
+/// Classes of evictions.
+pub(super) const CLASSES: usize = 5;
+
+/// How a block leaves RAM, as [`Admission::Measured`] tells evictions apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// For the first time in a while.
+    First,
+    /// The same, as one of a sequential stream.
+    FirstSequential,
+    /// It left RAM before, not long ago, or is in the store.
+    Again,
+    /// The same, as one of a sequential stream.
+    AgainSequential,
+    /// It was used again while it was in RAM.
+    Reused,
+}
+
+impl Class {
+    /// All of them, in the order of [`OwnerStats::classes`].
+    pub const ALL: [Class; CLASSES] =
+        [Class::First, Class::FirstSequential, Class::Again, Class::AgainSequential, Class::Reused];
+
+    /// That of a block.
+    pub(super) fn of(is_sequential: bool, is_known: bool, is_reused: bool) -> Self {
+        match (is_sequential, is_known) {
+            _ if is_reused => Class::Reused,
+            (false, false) => Class::First,
+            (true, false) => Class::FirstSequential,
+            (false, true) => Class::Again,
+            (true, true) => Class::AgainSequential,
+        }
+    }
+
+    /// Whether nothing was known of the block before.
+    pub(super) fn is_first(self) -> bool {
+        matches!(self, Class::First | Class::FirstSequential)
+    }
+}
+
+/// Blocks of a class that were offered and not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    /// The rule admitted them.
+    pub admitted: u64,
+    /// It did not.
+    pub refused: u64,
 }
 
 /// The store's name for a change that has to wait.
@@ -324,6 +376,8 @@ pub struct OwnerStats {
     pub admitted: u64,
     /// Blocks not admitted, in the order of [`Refusal::ALL`].
     pub refused: [u64; 8],
+    /// What [`Admission::Measured`] made of each class, in the order of [`Class::ALL`].
+    pub classes: [ClassStats; CLASSES],
     /// Blocks that did not hold what was written.
     pub mismatches: u64,
     /// Whether its blocks would be recovered now after a crash of the daemon.
@@ -340,6 +394,10 @@ impl OwnerStats {
         self.misses += other.misses;
         self.admitted += other.admitted;
         self.refused.iter_mut().zip(other.refused).for_each(|(a, b)| *a += b);
+        for (a, b) in self.classes.iter_mut().zip(other.classes) {
+            a.admitted += b.admitted;
+            a.refused += b.refused;
+        }
         self.mismatches += other.mismatches;
         self.is_clean &= other.is_clean;
     }

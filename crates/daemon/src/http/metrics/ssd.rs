@@ -74,6 +74,36 @@ pub(super) const TABLE: &[Family] = &[
         ),
     ),
     counter(
+        "undercroft_ssd_class_admitted_total",
+        "Blocks that `admit = \"measured\"` admitted, by how they left RAM.",
+        Blocks,
+        Read::DaemonBy(
+            "class",
+            &[
+                ("first", place!(counters.classes.first.admitted)),
+                ("first-sequential", place!(counters.classes.first_sequential.admitted)),
+                ("again", place!(counters.classes.again.admitted)),
+                ("again-sequential", place!(counters.classes.again_sequential.admitted)),
+                ("reused", place!(counters.classes.reused.admitted)),
+            ],
+        ),
+    ),
+    counter(
+        "undercroft_ssd_class_refused_total",
+        "Blocks that `admit = \"measured\"` did not admit, by how they left RAM.",
+        Blocks,
+        Read::DaemonBy(
+            "class",
+            &[
+                ("first", place!(counters.classes.first.refused)),
+                ("first-sequential", place!(counters.classes.first_sequential.refused)),
+                ("again", place!(counters.classes.again.refused)),
+                ("again-sequential", place!(counters.classes.again_sequential.refused)),
+                ("reused", place!(counters.classes.reused.refused)),
+            ],
+        ),
+    ),
+    counter(
         "undercroft_ssd_mismatches_total",
         "Blocks of the SSD store that were not what was written, and came from the image.",
         Blocks,

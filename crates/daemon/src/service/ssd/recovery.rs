@@ -31,6 +31,7 @@ impl WorkerStore {
     pub(super) fn into_ssd(self, plan: &SsdPlan, workers: usize) -> (Ssd, Vec<Device>) {
         let mut ssd = Ssd::new(self.regions);
         ssd.set_admission(match plan.admit {
+            SsdAdmission::Measured => undercroft_cache::ssd::Admission::Measured,
             SsdAdmission::Second => undercroft_cache::ssd::Admission::Second,
             SsdAdmission::All => undercroft_cache::ssd::Admission::All,
             SsdAdmission::None => undercroft_cache::ssd::Admission::None,

@@ -2,8 +2,8 @@
 //!
 //! Owns the sums. Never asks a worker. Invariant: what a disk counted that is gone is still counted.
 
-use undercroft_api::{SsdCounters, SsdStatus, SsdWritten};
-use undercroft_cache::ssd::{OutOfService, OwnerStats, Refusal, SsdStats};
+use undercroft_api::{SsdClass, SsdCounters, SsdStatus, SsdWritten};
+use undercroft_cache::ssd::{Class, OutOfService, OwnerStats, Refusal, SsdStats};
 
 const BLOCK: u64 = 4096;
 
@@ -22,6 +22,16 @@ pub(super) fn count(sum: &mut SsdCounters, stats: &OwnerStats) {
     sum.refused_out_of_service += refused(Refusal::OutOfService);
     sum.refused_no_share += refused(Refusal::NoShare);
     sum.mismatches += stats.mismatches;
+    let classes = &mut sum.classes;
+    let add = |to: &mut SsdClass, class: Class| {
+        to.admitted += stats.classes[class as usize].admitted;
+        to.refused += stats.classes[class as usize].refused;
+    };
+    add(&mut classes.first, Class::First);
+    add(&mut classes.first_sequential, Class::FirstSequential);
+    add(&mut classes.again, Class::Again);
+    add(&mut classes.again_sequential, Class::AgainSequential);
+    add(&mut classes.reused, Class::Reused);
 }
 
 /// Adds what the store of worker `worker` says of its devices.

@@ -5,10 +5,11 @@
 //!
 //! ```
 //! use undercroft_engine::PolicyKind;
-//! use undercroft_study::sim::stores::{StoresPlan, simulate_stores};
+//! use undercroft_study::sim::stores::{Admission, StoresPlan, simulate_stores};
 //! use undercroft_study::sim::{Go, Reference, SweepOptions};
 //! let trace = (0..30_000).map(|i| Ok(Reference::read(i % 1000)));
-//! let plan = StoresPlan { ram_blocks: 100, ssd_bytes: 16 << 20, ..StoresPlan::new(PolicyKind::Lru) };
+//! let admission = Admission::Second;
+//! let plan = StoresPlan { ram_blocks: 100, ssd_bytes: 32 << 20, admission, ..StoresPlan::new(PolicyKind::Lru) };
 //! let done = simulate_stores(trace, &[plan], &SweepOptions::default(), &mut |_| Go::On)?;
 //! let counts = done.results[0].counts;
 //! // The first time a block leaves RAM it is not admitted, the second time it is.
@@ -37,8 +38,12 @@ use undercroft_engine::PolicyKind;
 const INTERVALS: u64 = 20;
 
 /// Names of the rules of admission.
-const RULES: [(&str, Admission); 3] =
-    [("all", Admission::All), ("second", Admission::Second), ("none", Admission::None)];
+const RULES: [(&str, Admission); 4] = [
+    ("measured", Admission::Measured),
+    ("all", Admission::All),
+    ("second", Admission::Second),
+    ("none", Admission::None),
+];
 
 /// The rule of admission of this name.
 pub fn admission_named(name: &str) -> Option<Admission> {

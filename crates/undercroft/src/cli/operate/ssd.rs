@@ -13,7 +13,7 @@ use hyper::Method;
 use std::path::Path;
 use undercroft_api::client::{self, ssd_drop_path};
 use undercroft_api::ssd::SsdChangeBody;
-use undercroft_api::{Dropped, SsdCounters, SsdStatus};
+use undercroft_api::{Dropped, SsdClasses, SsdCounters, SsdStatus};
 use undercroft_units::human_size;
 
 /// Runs it.
@@ -92,6 +92,7 @@ fn describe(s: &SsdStatus) -> String {
         ("memory", human_size(s.memory_bytes)),
         ("found", format!("{} of {} blocks", c.hits, c.hits + c.misses)),
         ("admit", format!("{}: {} blocks admitted", s.admit, c.admitted)),
+        ("classes", classes(&c.classes)),
         ("refused", refused(c)),
         (
             "written",
@@ -120,6 +121,21 @@ fn describe(s: &SsdStatus) -> String {
     text + "\n" + &lines(&table)
 }
 
+/// How many of the blocks of each class the rule admitted, if it tells them apart.
+fn classes(c: &SsdClasses) -> String {
+    let all = [
+        (c.first, "first"),
+        (c.first_sequential, "first, sequential"),
+        (c.again, "again"),
+        (c.again_sequential, "again, sequential"),
+        (c.reused, "reused"),
+    ];
+    let said = all.iter().filter(|(n, _)| n.admitted + n.refused > 0);
+    let said: Vec<String> =
+        said.map(|(n, what)| format!("{what} {} of {}", n.admitted, n.admitted + n.refused)).collect();
+    if said.is_empty() { "not told apart".to_owned() } else { said.join("; ") }
+}
+
 /// Blocks that were not admitted, by reason.
 fn refused(c: &SsdCounters) -> String {
     let all = [
@@ -139,7 +155,7 @@ fn refused(c: &SsdCounters) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use undercroft_api::{SsdDeviceStatus, SsdWritten};
+    use undercroft_api::{SsdClass, SsdDeviceStatus, SsdWritten};
 
     fn plain_text(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
@@ -157,20 +173,28 @@ mod tests {
                 engine: "io_uring".into(),
                 ..SsdDeviceStatus::default()
             }],
-            admit: "second".into(),
+            admit: "measured".into(),
             capacity_bytes: 100 << 30,
             cached_bytes: 3 << 30,
             writes_per_day_bytes: Some(2 << 40),
             budget_left_bytes: Some(5 << 30),
             written: SsdWritten { admitted_bytes: 4 << 30, summaries_bytes: 1 << 20, ..SsdWritten::default() },
             write_amplification: Some(1.0421),
-            counters: SsdCounters { hits: 7, misses: 3, refused_rule: 12, refused_budget: 1, ..SsdCounters::default() },
+            counters: SsdCounters {
+                hits: 7,
+                misses: 3,
+                refused_rule: 12,
+                refused_budget: 1,
+                classes: SsdClasses { again: SsdClass { admitted: 8, refused: 12 }, ..SsdClasses::default() },
+                ..SsdCounters::default()
+            },
             ..SsdStatus::default()
         };
         let text = plain_text(&describe(&status));
         for needle in [
             "SSD store: 3GiB of 100GiB, 7 hits, 4.0GiB written\n",
             "found     7 of 10 blocks\n",
+            "classes   again 8 of 20\n",
             "refused   12 by the rule, 1 over what may be written a day\n",
             "written   4GiB admitted, 0B kept, 1MiB of its own; 1.042 bytes for each byte admitted\n",
             "left      5GiB now, of 2TiB a day\n",

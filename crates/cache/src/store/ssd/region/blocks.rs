@@ -13,6 +13,7 @@ impl<F: FaultInjection> Region<F> {
     /// Where a block is.
     #[inline]
     pub(in super::super) fn lookup(&mut self, number: u16, block: u64) -> Option<SsdFound<'_>> {
+        self.admitting.asked(number, block);
         let found = if self.is_stalled { None } else { self.find_whole(number, block) };
         let owner = self.owner_mut(number);
         if found.is_some() {
@@ -102,9 +103,10 @@ impl<F: FaultInjection> Region<F> {
         }
     }
 
-    /// The block is not held any more. Whether it is still there.
-    pub(in super::super) fn let_go(&mut self, number: u16, block: u64) -> bool {
+    /// The block is not held any more, and was used again meanwhile or not. Whether it is still there.
+    pub(in super::super) fn let_go(&mut self, number: u16, block: u64, reused: bool) -> bool {
         let Some((at, _)) = self.find_whole(number, block) else { return false };
+        self.admitting.returns(number, block, reused);
         if !self.faults.has(Bug::SsdHeldNotCleared) {
             self.index.set_held(at, false);
         }
@@ -150,12 +152,19 @@ impl<F: FaultInjection> Region<F> {
         }
         if let Some((at, _)) = self.find_whole(number, block) {
             self.index.set_held(at, false);
+            self.admitting.returns(number, block, hint.reused);
             return Ok(Offered::Present);
         }
         if !has_share {
             return Err(Refusal::NoShare);
         }
-        if !self.admitting.admits(number, block, hint.reused) {
+        let has_room = self.segments.free() > self.wanted_free();
+        let verdict = self.admitting.judge(number, block, hint.reused, has_room);
+        if let Some(class) = verdict.class {
+            let counts = &mut self.owner_mut(number).stats.classes[class as usize];
+            *(if verdict.admits { &mut counts.admitted } else { &mut counts.refused }) += 1;
+        }
+        if !verdict.admits {
             return Err(Refusal::Rule);
         }
         if !self.admitting.may_write() {

@@ -12,6 +12,7 @@ impl<F: FaultInjection> Region<F> {
     /// A change of blocks is about to be submitted, once `may_change` is true.
     pub(in super::super) fn change_begins(&mut self, number: u16, blocks: Range<u64>) {
         self.owner_mut(number).changing.push(blocks.clone());
+        self.admitting.changes(number, blocks.clone());
         self.invalidate(number, blocks);
     }
 

@@ -191,6 +191,7 @@ impl<F: FaultInjection> Region<F> {
             let number = number as u16;
             match self.why_not(number, known) {
                 None => {
+                    self.admitting.attach(number);
                     let owner = self.owner_mut(number);
                     owner.is_attached = true;
                     owner.stats = OwnerStats::default();
@@ -206,6 +207,7 @@ impl<F: FaultInjection> Region<F> {
         let number = free.ok_or(TooManyOwners)?;
         let generation = self.next_generation;
         self.next_generation += 1;
+        self.admitting.attach(number as u16);
         self.owners[number] = Some(Owner {
             identity: known.identity,
             tag: self.sums.tag(&known.identity),
@@ -244,6 +246,7 @@ impl<F: FaultInjection> Region<F> {
     /// An owner goes; what is clean of it may come back.
     pub(super) fn detach(&mut self, number: u16) {
         self.quiet.retain(|(n, _)| *n != number);
+        self.admitting.detach(number);
         let owner = self.owner_mut(number);
         if owner.state == State::Dirty || !owner.dropping.is_empty() {
             self.drop_owner(number);
@@ -256,6 +259,7 @@ impl<F: FaultInjection> Region<F> {
     /// An owner goes, and all that is its own.
     pub(super) fn drop_owner(&mut self, number: u16) {
         self.forget_blocks(number);
+        self.admitting.detach(number);
         self.owners[usize::from(number)] = None;
         if self.tables.may_be_clean(number) {
             self.tables.is_wanted = true;
@@ -281,6 +285,8 @@ impl<F: FaultInjection> Region<F> {
     /// An owner may have so many blocks: whole segments, one at least if it may have any.
     pub(super) fn set_share(&mut self, number: u16, blocks: u64) {
         let share = blocks.div_ceil(u64::from(self.layout.data_blocks()));
+        let room = u64::from(self.layout.data_blocks()) * self.segments.len() as u64;
+        self.admitting.set_room(number, blocks.min(room));
         let owner = self.owner_mut(number);
         owner.share = share.min(u64::from(u32::MAX)) as u32;
         owner.stats.share_blocks = blocks;

@@ -22,6 +22,9 @@ Lines:
                their segment was the oldest, and the store's own tables; and
                how many bytes that makes for each byte admitted
   LEFT         what may be written at once of `writes_per_day`
+  CLASSES      with `admit` measured: how many blocks were admitted of
+               those that left RAM for the first time in a while, again, or
+               after they had been used again there
   REFUSED      blocks that were not admitted: by the rule (`admit`), because
                `writes_per_day` was used up, and others
 

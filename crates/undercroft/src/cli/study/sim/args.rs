@@ -145,7 +145,7 @@ Examples:
   The daemon's RAM store over its SSD store: what each rule of admission saves
   and writes:
     undercroft sim web.vscsi --size 1GiB,2GiB --ssd none,8GiB,10% \\
-        --admit all,second
+        --admit measured,all,second
 
   What the SSD store is worth after a restart in the middle of the trace:
     undercroft sim web.vscsi --size 1GiB --ssd 8GiB --restart-at 50%

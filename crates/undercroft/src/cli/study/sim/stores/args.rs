@@ -70,9 +70,9 @@ pub struct StoresArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           conflicts_with_all = ["hierarchy", "tenants", "engine", "plot", "block_size"])]
     pub ssd: Vec<SsdSize>,
-    /// Which blocks that leave RAM are written to the SSD, with commas between: all, second (those that leave it for
-    /// the second time), none
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "ssd", default_value = "second")]
+    /// Which blocks that leave RAM are written to the SSD, with commas between: measured (those of kinds that are asked
+    /// for again while they are there), all, second (those that leave it for the second time), none
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "ssd", default_value = "measured")]
     pub admit: Vec<Admit>,
     /// Bytes that may be written to the SSD in a day of the trace's time [default: no limit]
     #[arg(long, value_name = "SIZE", requires = "ssd")]
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!("none".parse::<SsdSize>().unwrap(), SsdSize(None));
         assert_eq!("8GiB".parse::<SsdSize>().unwrap().0.unwrap().text, "8GiB");
         assert_eq!("second".parse::<Admit>().unwrap(), Admit(Admission::Second));
-        assert!("some".parse::<Admit>().unwrap_err().to_string().contains("all, second, none"));
+        assert!("some".parse::<Admit>().unwrap_err().to_string().contains("measured, all, second, none"));
         assert_eq!("50%".parse::<TracePlace>().unwrap(), TracePlace::Part(Percent(5000)));
         assert_eq!("17".parse::<TracePlace>().unwrap(), TracePlace::Accesses(17));
         assert!("half".parse::<TracePlace>().is_err() && "-1".parse::<TracePlace>().is_err());
