@@ -26,6 +26,9 @@ pub struct SsdStatus {
     pub held_bytes: u64,
     /// Bytes of memory that its tables and the blocks take that wait to be written.
     pub memory_bytes: u64,
+    /// Bytes of `store.memory` that are set aside for that, whether it is in service or not.
+    #[serde(default)]
+    pub memory_reserved_bytes: u64,
     /// Bytes that may be written in a day, if there is a limit.
     pub writes_per_day_bytes: Option<u64>,
     /// Bytes that may be written at once now, if there is a limit.

@@ -55,9 +55,19 @@ pub struct ServePlan {
 }
 
 impl ServePlan {
+    /// Bytes of the memory that are for disks: all but what is set aside for the SSD store.
+    pub fn disks_bytes(&self) -> u64 {
+        self.store.memory_bytes.saturating_sub(self.ssd.memory_bytes)
+    }
+
+    /// What of that is never given back when the machine is short of memory; what is set aside never is.
+    pub fn disks_floor_bytes(&self) -> u64 {
+        self.store.floor_bytes.saturating_sub(self.ssd.memory_bytes)
+    }
+
     /// Bytes of the store that the disks can be given.
     pub fn room_bytes(&self) -> u64 {
-        self.store.memory_bytes.saturating_sub(self.going_bytes)
+        self.disks_bytes().saturating_sub(self.going_bytes)
     }
 
     /// VMs by name, those of which there is no more than a setting, a control socket or a pid file included; some more

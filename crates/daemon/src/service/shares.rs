@@ -146,7 +146,7 @@ impl Service {
 
     /// What every disk did since this was asked last.
     fn measure_disks(&self, manager: &mut ShareManager, plan: &ServePlan, elapsed: Duration) {
-        let most = plan.store.memory_bytes / UNIT_BYTES;
+        let most = plan.disks_bytes() / UNIT_BYTES;
         manager.measured.clear();
         let by_name = plan.by_name();
         let mut told = self.ask_disks(move |w, id| answer(w, id, most));

@@ -37,6 +37,7 @@
 mod admission;
 mod format;
 mod index;
+mod memory;
 mod permutation;
 mod region;
 mod segments;
@@ -44,6 +45,7 @@ mod store;
 mod sums;
 mod types;
 
+pub use memory::memory_bytes_for;
 pub use region::{Format, Media, NoRegion, Recovered, Region};
 pub use store::Ssd;
 pub use types::*;

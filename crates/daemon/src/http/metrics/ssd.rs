@@ -33,6 +33,12 @@ pub(super) const TABLE: &[Family] = &[
         ssd!(memory_bytes),
     ),
     gauge(
+        "undercroft_ssd_memory_reserved_bytes",
+        "What of `store.memory` is set aside for that, in service or not.",
+        Bytes,
+        ssd!(memory_reserved_bytes),
+    ),
+    gauge(
         "undercroft_ssd_budget_left_bytes",
         "What may be written to the SSD store at once, of what is allowed in a day.",
         Bytes,

@@ -150,6 +150,7 @@ impl SsdState {
             devices: open.map_or_else(|| closed.collect(), opened),
             admit: plan.admit.name().to_owned(),
             writes_per_day_bytes: plan.writes_per_day_bytes,
+            memory_reserved_bytes: plan.memory_bytes,
             counters: self.gone,
             ..SsdStatus::default()
         }

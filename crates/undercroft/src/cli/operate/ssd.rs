@@ -89,7 +89,10 @@ fn describe(s: &SsdStatus) -> String {
     let times = s.write_amplification.map_or(String::new(), |a| format!("; {a:.3} bytes for each byte admitted"));
     let rows = [
         ("held", format!("{} are in RAM or with guests as well, and go first", human_size(s.held_bytes))),
-        ("memory", human_size(s.memory_bytes)),
+        (
+            "memory",
+            format!("{} of {} set aside in store.memory", human_size(s.memory_bytes), human_size(s.memory_reserved_bytes)),
+        ),
         ("found", format!("{} of {} blocks", c.hits, c.hits + c.misses)),
         ("admit", format!("{}: {} blocks admitted", s.admit, c.admitted)),
         ("refused", refused(c)),
