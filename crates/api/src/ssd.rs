@@ -39,6 +39,28 @@ pub struct SsdStatus {
     pub write_amplification: Option<f64>,
     /// Blocks found in it, and whatever became of those that were not, or were offered to it.
     pub counters: SsdCounters,
+    /// The disks that use it.
+    #[serde(default)]
+    pub disks: Vec<SsdDiskStatus>,
+}
+
+/// What a disk has of the SSD store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SsdDiskStatus {
+    /// Its full name.
+    pub disk: String,
+    /// What it may have: what it has beyond that goes first.
+    pub share_bytes: u64,
+    /// The share that it is moving to.
+    pub target_bytes: u64,
+    /// Bytes of its blocks there.
+    pub cached_bytes: u64,
+    /// Blocks found there, since it was attached.
+    pub hits: u64,
+    /// Blocks looked for there and not found.
+    pub misses: u64,
+    /// Blocks admitted.
+    pub admitted: u64,
 }
 
 /// A file or device of the SSD store.

@@ -46,6 +46,8 @@ pub(super) struct ReadOp {
     pub wanted: u64,
     /// Where in the SSD store the blocks are, if they are read from there.
     pub stored: Option<Stored>,
+    /// When it was submitted, in nanoseconds.
+    pub since_ns: u64,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
     /// Blocks to copy for those who have joined it.

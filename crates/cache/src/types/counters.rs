@@ -61,6 +61,10 @@ macro_rules! disk_counters {
             ssd_late_blocks: Blocks, "undercroft_cache_ssd_late_blocks_total";
             /// Blocks read from the SSD store, read-ahead included.
             ssd_hit_blocks: Blocks, "undercroft_cache_ssd_hit_blocks_total";
+            /// Nanoseconds that reads of blocks from the image took, together, read-ahead included.
+            backend_read_ns: Number, "undercroft_backend_read_nanoseconds_total";
+            /// Nanoseconds that reads of blocks from the SSD store took, together, read-ahead included.
+            ssd_read_ns: Number, "undercroft_cache_ssd_read_nanoseconds_total";
         }
     };
 }

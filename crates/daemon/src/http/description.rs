@@ -7,15 +7,15 @@ use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
 use undercroft_api::record::{RecordBody, RecordingStatus};
-use undercroft_api::ssd::{SsdChangeBody, SsdCounters, SsdDeviceStatus, SsdStatus, SsdWritten};
+use undercroft_api::ssd::{SsdChangeBody, SsdCounters, SsdDeviceStatus, SsdDiskStatus, SsdStatus, SsdWritten};
 use undercroft_api::status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
     LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection, PressureStatus,
     ReloadReport, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use undercroft_api::{
-    ContainerRanges, Dropped, ErrorBody, NodeChanged, NodeSettings, NodeStatus, RangesStatus, RangesTaken, ShareEvent,
-    SharesStatus,
+    ContainerRanges, Dropped, ErrorBody, NextStatus, NodeChanged, NodeSettings, NodeSsdStatus, NodeStatus,
+    RangesStatus, RangesTaken, ShareEvent, SharesStatus,
 };
 use undercroft_config::DiskSpec;
 use undercroft_hostmem::ksm::{Numbers, Settings};
@@ -68,6 +68,7 @@ use utoipa::OpenApi;
         StoreStatus,
         SsdStatus,
         SsdDeviceStatus,
+        SsdDiskStatus,
         SsdWritten,
         SsdCounters,
         SsdChangeBody,
@@ -92,6 +93,8 @@ use utoipa::OpenApi;
         LatencyBucket,
         SharesStatus,
         NodeStatus,
+        NodeSsdStatus,
+        NextStatus,
         ShareEvent,
         NodeChangeBody,
         NodeSettings,

@@ -11,6 +11,24 @@ macro_rules! place {
     };
 }
 
+macro_rules! node {
+    ($($path:ident).+) => {
+        Read::Node(Place {
+            path: concat!("nodes[].ssd", $(".", stringify!($path)),+),
+            read: |n| n.ssd.as_ref()?.$($path).+.number(),
+        })
+    };
+}
+
+macro_rules! next {
+    ($store:ident, $field:ident) => {
+        Read::Node(Place {
+            path: concat!("nodes[].", stringify!($store), ".", stringify!($field)),
+            read: |n| n.$store.as_ref()?.$field.number(),
+        })
+    };
+}
+
 macro_rules! ssd {
     ($($path:ident).+) => { Read::Daemon(place!($($path).+)) };
 }
@@ -84,5 +102,38 @@ pub(super) const TABLE: &[Family] = &[
         "Blocks of the SSD store that were not what was written, and came from the image.",
         Blocks,
         ssd!(counters.mismatches),
+    ),
+    gauge("undercroft_node_ssd_share_bytes", "What the node has of the SSD store.", Bytes, node!(share_bytes)),
+    gauge("undercroft_node_ssd_target_bytes", "What it is to have of it.", Bytes, node!(target_bytes)),
+    gauge("undercroft_node_ssd_cached_bytes", "Its blocks in the SSD store.", Bytes, node!(cached_bytes)),
+    gauge(
+        "undercroft_node_next_ram_image_reads_per_second",
+        "Blocks a second that a tenth more RAM would keep from being read from the image, by the curves.",
+        Number,
+        next!(next_ram, image_reads_saved_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ram_hits_per_second",
+        "Blocks a second that would come from RAM with a tenth more of it, by the curves.",
+        Number,
+        next!(next_ram, ram_hits_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ram_saved_ms_per_second",
+        "Milliseconds of waiting that a tenth more RAM would save in a second, by curves and mean times.",
+        Number,
+        next!(next_ram, saved_ms_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ssd_image_reads_per_second",
+        "Blocks a second that a tenth more of the SSD store would keep from being read from the image, by the curves.",
+        Number,
+        next!(next_ssd, image_reads_saved_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ssd_saved_ms_per_second",
+        "Milliseconds of waiting that a tenth more of the SSD store would save in a second, by curves and mean times.",
+        Number,
+        next!(next_ssd, saved_ms_per_second),
     ),
 ];

@@ -259,14 +259,24 @@ impl Service {
     fn add_workers(&self, status: &mut SsdStatus) {
         let disks = self.disks();
         for (n, worker) in self.workers.iter().enumerate() {
-            let ids: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).map(|d| d.id()).collect();
+            let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).collect();
+            let ids: Vec<_> = own.iter().map(|d| d.id()).collect();
             let asked = worker.call(move |w| {
-                let owners: Vec<_> = ids.iter().filter_map(|id| w.core().ssd_stats_of(*id)).collect();
+                let owners: Vec<_> = ids.iter().map(|id| w.core().ssd_stats_of(*id)).collect();
                 Some((w.core().ssd()?.stats(), owners))
             });
             let Ok(Some((devices, owners))) = asked else { continue };
             shown::add(status, n, &devices);
-            owners.iter().for_each(|owner| shown::count(&mut status.counters, owner));
+            for (disk, owner) in own.iter().zip(&owners).filter_map(|(disk, owner)| Some((disk, owner.as_ref()?))) {
+                shown::count(&mut status.counters, owner);
+                status.disks.push(shown::disk(&disk.info().name, owner));
+            }
+        }
+        status.disks.sort_by(|a, b| a.disk.cmp(&b.disk));
+        let manager = self.shares.lock();
+        for disk in &mut status.disks {
+            let target = manager.below.of(&disk.disk).filter(|below| below.is_below()).map(|below| below.target);
+            disk.target_bytes = target.map_or(disk.share_bytes, |blocks| blocks * FRAME_BYTES as u64);
         }
     }
 

@@ -120,7 +120,17 @@ fn describe(s: &SsdStatus) -> String {
             if d.engine.is_empty() { "-".to_owned() } else { d.engine.clone() },
         ]);
     }
-    text + "\n" + &lines(&table)
+    text += &format!("\n{}", lines(&table));
+    if !s.disks.is_empty() {
+        let mut table = plain(&["DISK", "SHARE", "TARGET", "CACHED", "FOUND", "NOT FOUND", "ADMITTED"], 1);
+        for d in &s.disks {
+            let [share, target, cached] = [d.share_bytes, d.target_bytes, d.cached_bytes].map(human_size);
+            let [found, missed, admitted] = [d.hits, d.misses, d.admitted].map(|n| n.to_string());
+            table.add_row([d.disk.clone(), share, target, cached, found, missed, admitted]);
+        }
+        text += &format!("\n{}", lines(&table));
+    }
+    text
 }
 
 /// Blocks that were not admitted, by reason.

@@ -22,6 +22,10 @@ Lines:
                their segment was the oldest, and the store's own tables; and
                how many bytes that makes for each byte admitted
   LEFT         what may be written at once of `writes_per_day`
+  MEMORY       what its tables take of what is set aside for them in
+               `store.memory`, with blocks that wait to be written
+  SHARE        what a disk may have of it, and where that goes (TARGET); what
+               it has beyond its share goes when the room is wanted
   REFUSED      blocks that were not admitted: by the rule (`admit`), because
                `writes_per_day` was used up, and others
 
