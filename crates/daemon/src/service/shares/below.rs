@@ -380,7 +380,7 @@ mod tests {
         let mut load = Load::new(&["a", "b"]);
         let disks = [("a", looping(15_100)), ("b", scan())];
         load.interval(&disks);
-        assert_eq!((load.share("a") + load.share("b"), load.share("a").abs_diff(ROOM / 2) <= SEGMENT), (ROOM, true));
+        assert_eq!((load.share("a") + load.share("b"), load.share("a").abs_diff(ROOM / 2) <= 2 * SEGMENT), (ROOM, true));
         let mut intervals = 0;
         while load.share("a") < 15_000 {
             load.interval(&disks);
