@@ -207,6 +207,7 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
 mod tests {
     use super::*;
     use anstream::adapter::strip_str;
+    use undercroft_api::{NextStatus, NodeSsdStatus};
 
     fn node(name: &str, parent: Option<&str>, working_set_bytes: u64) -> NodeStatus {
         let (name, parent) = (name.to_string(), parent.map(str::to_string));
@@ -221,6 +222,38 @@ mod tests {
         let ends: Vec<&str> = text.lines().map(|l| l.rsplit(' ').next().unwrap()).collect();
         assert_eq!(ends, ["SET", "1MiB", "1MiB", "-"], "{text}");
         assert!(text.contains("\n  a "), "{text}");
+    }
+
+    #[test]
+    fn both_stores_are_told_with_what_more_of_each_would_bring() {
+        let next = |bytes, ram, image, ms| {
+            let (ram_hits_per_second, image_reads_saved_per_second) = (ram, image);
+            Some(NextStatus { bytes, ram_hits_per_second, image_reads_saved_per_second, saved_ms_per_second: ms })
+        };
+        let ssd = NodeSsdStatus {
+            share_bytes: 3 << 30,
+            target_bytes: 4 << 30,
+            cached_bytes: 2 << 30,
+            hits: 17,
+            misses: 5,
+            ..NodeSsdStatus::default()
+        };
+        let a = NodeStatus {
+            next_ram: next(1 << 20, 12.0, 7.5, Some(31.25)),
+            next_ssd: next(300 << 20, 0.0, 40.0, None),
+            ssd: Some(ssd),
+            ..node("a", Some("host"), 0)
+        };
+        let nodes = vec![node("host", None, 0), a];
+        let text = describe(&SharesStatus { nodes, intervals: 1, ..SharesStatus::default() });
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        for row in [
+            &["a", "3GiB", "4GiB", "2GiB", "17", "5"][..],
+            &["a", "RAM", "1MiB", "+12.0", "-7.5", "31.2", "ms/s"],
+            &["a", "SSD", "300MiB", "-", "-40.0", "-"],
+        ] {
+            assert!(rows.iter().any(|r| r == row), "{row:?} is missing in\n{text}");
+        }
     }
 
     #[test]
