@@ -374,10 +374,7 @@ fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
         TreeError::FloorsAboveParent { floor, parent, entitled, others, .. } => {
             let of_store = &**parent == "host";
             let sum = floor.saturating_add(*others);
-            if of_store
-                && plan.disks.iter().all(|d| d.vm.is_none())
-                && *entitled == plan.disks_bytes() / UNIT_BYTES
-            {
+            if of_store && plan.disks.iter().all(|d| d.vm.is_none()) && *entitled == plan.disks_bytes() / UNIT_BYTES {
                 let what = memory_is(plan);
                 let error = format!("the sizes and floors of the disks add up to {}, but {what}", bytes(sum));
                 return Misfit { error, remedy: "make sizes smaller or memory larger".to_string() };

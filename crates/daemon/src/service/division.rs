@@ -6,7 +6,7 @@ use super::Service;
 use super::shares::BelowDisk;
 use crate::http::Caller;
 use std::collections::{BTreeMap, BTreeSet};
-use undercroft_api::{NextStatus, NodeChanged, NodeStatus, NodeSsdStatus, ShareEvent, SharesStatus};
+use undercroft_api::{NextStatus, NodeChanged, NodeSsdStatus, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_config::{ControlError, NodeChange, UNIT_BYTES};
 use undercroft_engine::Curve;
 use undercroft_engine::control::{Event, Words};

@@ -149,7 +149,8 @@ impl BelowDisk {
             // Of disks that keep their blocks together, sizes are those of all.
             let part = || Curve::falling(t.curve.points().iter().map(|&(blocks, misses)| (blocks / disks, misses)));
             let own = (disks > 1).then(part);
-            let disk = Stacked { ram: own.as_ref().unwrap_or(&t.curve), both: self.both.as_ref(), ram_blocks, below_blocks };
+            let disk =
+                Stacked { ram: own.as_ref().unwrap_or(&t.curve), both: self.both.as_ref(), ram_blocks, below_blocks };
             self.next_ram = (steps[0], disk.next_ram(steps[0], times));
             self.next_below = (steps[1], disk.next_below(steps[1], times));
         }
@@ -351,7 +352,10 @@ mod tests {
             let after = self.all();
             assert!(after.iter().map(|d| d.1).sum::<u64>() <= ROOM, "{after:?}");
             for (name, share) in after.iter().filter(|(name, _)| before.contains_key(name)) {
-                assert!(share.abs_diff(before[name]) <= (ROOM / STEP_PART).max(SEGMENT), "{name}: {before:?} {after:?}");
+                assert!(
+                    share.abs_diff(before[name]) <= (ROOM / STEP_PART).max(SEGMENT),
+                    "{name}: {before:?} {after:?}"
+                );
             }
         }
 
@@ -380,7 +384,10 @@ mod tests {
         let mut load = Load::new(&["a", "b"]);
         let disks = [("a", looping(15_100)), ("b", scan())];
         load.interval(&disks);
-        assert_eq!((load.share("a") + load.share("b"), load.share("a").abs_diff(ROOM / 2) <= 2 * SEGMENT), (ROOM, true));
+        assert_eq!(
+            (load.share("a") + load.share("b"), load.share("a").abs_diff(ROOM / 2) <= 2 * SEGMENT),
+            (ROOM, true)
+        );
         let mut intervals = 0;
         while load.share("a") < 15_000 {
             load.interval(&disks);

@@ -91,7 +91,11 @@ fn describe(s: &SsdStatus) -> String {
         ("held", format!("{} are in RAM or with guests as well, and go first", human_size(s.held_bytes))),
         (
             "memory",
-            format!("{} of {} set aside in store.memory", human_size(s.memory_bytes), human_size(s.memory_reserved_bytes)),
+            format!(
+                "{} of {} set aside in store.memory",
+                human_size(s.memory_bytes),
+                human_size(s.memory_reserved_bytes)
+            ),
         ),
         ("found", format!("{} of {} blocks", c.hits, c.hits + c.misses)),
         ("admit", format!("{}: {} blocks admitted", s.admit, c.admitted)),
