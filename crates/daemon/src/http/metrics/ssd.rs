@@ -29,6 +29,15 @@ macro_rules! next {
     };
 }
 
+macro_rules! saved {
+    ($store:ident) => {
+        Read::Node(Place {
+            path: concat!("nodes[].", stringify!($store), ".saved_ms_per_second"),
+            read: |n| n.$store.as_ref()?.saved_ms_per_second.map(|ms| ms / 1e3),
+        })
+    };
+}
+
 macro_rules! ssd {
     ($($path:ident).+) => { Read::Daemon(place!($($path).+)) };
 }
@@ -119,10 +128,10 @@ pub(super) const TABLE: &[Family] = &[
         next!(next_ram, ram_hits_per_second),
     ),
     gauge(
-        "undercroft_node_next_ram_saved_ms_per_second",
-        "Milliseconds of waiting that a tenth more RAM would save in a second, by curves and mean times.",
+        "undercroft_node_next_ram_saved_ratio",
+        "Seconds of waiting that a tenth more RAM would save in a second, by curves and mean times.",
         Number,
-        next!(next_ram, saved_ms_per_second),
+        saved!(next_ram),
     ),
     gauge(
         "undercroft_node_next_ssd_image_reads_per_second",
@@ -131,9 +140,9 @@ pub(super) const TABLE: &[Family] = &[
         next!(next_ssd, image_reads_saved_per_second),
     ),
     gauge(
-        "undercroft_node_next_ssd_saved_ms_per_second",
-        "Milliseconds of waiting that a tenth more of the SSD store would save in a second, by curves and mean times.",
+        "undercroft_node_next_ssd_saved_ratio",
+        "Seconds of waiting that a tenth more of the SSD store would save in a second, by curves and mean times.",
         Number,
-        next!(next_ssd, saved_ms_per_second),
+        saved!(next_ssd),
     ),
 ];
