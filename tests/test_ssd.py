@@ -312,6 +312,14 @@ def test_room_goes_to_who_finds_blocks_there_again(make, scratch):
     found = after["hits"] - of["loop"]["hits"]
     assert found * 4096 > sizes["loop"] // 2, (of, after)
     shown = daemon.call("shares").stdout
-    assert "SSD STORE" in shown and "A TENTH MORE" in shown, shown
+    assert "SSD STORE" in shown, shown
+    nodes = {n["name"]: n for n in json.loads(daemon.call("shares", "--json").stdout)["nodes"]}
+    shares = {name: node["ssd"]["share_bytes"] for name, node in nodes.items()}
+    assert shares["loop"] + shares["scan"] == shares["host"], shares
+    # Both stores together have what it reads: more of the one below spares the image nothing.
+    more = nodes["loop"]["next_ssd"]
+    assert more["bytes"] > 0 and more["saved_ms_per_second"] is not None, nodes["loop"]
+    reach = nodes["loop"]["ssd"]["curve"]
+    assert reach[0][1] > 0 and reach[-1][0] > needed and reach[-1][1] < reach[0][1] / 10, reach[:: len(reach) // 20 + 1]
     code, metrics = daemon.api("GET", "/metrics")
     assert code == 200 and "undercroft_node_ssd_share_bytes{" in metrics and "undercroft_node_next_ram_hits" in metrics
