@@ -155,8 +155,8 @@ impl<P: FaultInjection> Disk<P> {
         self.account_overhead(arena);
     }
 
-    /// Measures what sizes of RAM and of a store below it together would miss, too, if anything is measured; `None` ends
-    /// it.
+    /// Measures what sizes of RAM and of a store below it together would miss, too, if anything is measured; `None`
+    /// ends it.
     pub(crate) fn measure_reach(&mut self, blocks_max: Option<u64>, arena: &mut Store) {
         if let Some(meter) = &mut self.measuring.meter {
             meter.set_reach(blocks_max);
