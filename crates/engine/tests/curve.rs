@@ -364,7 +364,7 @@ fn caches_whose_size_stays_keep_what_they_know_and_another_policy_is_told_of_its
 fn a_meter_tells_what_the_controllers_need() {
     let lru = LruCurveOptions { rate_max: 0.25, ..Default::default() };
     let policy = PolicyCurveOptions { rates_sum_max: 1.0, ..Default::default() };
-    let options = MeterOptions { lru, policy, working_set_slack: 0.01 };
+    let options = MeterOptions { lru, policy, ..MeterOptions::default() };
     let mut meter = Meter::new(PolicyKind::Lru, 4096, 65_536, options, key(6));
     let mut told = vec![];
     for _ in 0..4 {
