@@ -9,8 +9,8 @@ use undercroft_trace::synth::Zipf;
 /// Blocks of a segment of the simulated store, and what comes before its segments.
 const SEGMENT: u64 = 256 << 10;
 const RAM: u32 = 400;
-/// How many too few misses the stack may say, of all requests (it is 3 to 6 %): segments that are kept free, blocks that
-/// are in both stores for a while, and a queue where LRU would move what is asked for again.
+/// How many too few misses the stack may say, of all requests (it is 3 to 6 %): segments are kept free, blocks are in
+/// both stores for a while, and the store is a queue, where LRU moves what is asked for again.
 const OFF: f64 = 0.07;
 
 #[test]
