@@ -321,3 +321,42 @@ def test_a_device_that_fails_is_left_and_disks_go_on(daemon, scratch):
     daemon.process.wait()
     daemon.start()
     assert read_all(daemon) == want
+
+
+def test_room_goes_to_who_finds_blocks_there_again(make, scratch):
+    """Beside a disk that is read through, one whose working set is more than its part by weight gets what it takes."""
+    need("nbdcopy")
+    sizes = {"scan": 160 * images.MIB, "loop": 52 * images.MIB}
+    disks = [Disk(name, images.raw(scratch / f"{name}.raw", size, seed=7), "raw") for name, size in sizes.items()]
+    keys = f'[ssd]\npaths = ["{scratch}/ssd0"]\nsize = "64MiB"\nsegment = "256KiB"\nadmit = "all"\n'
+    daemon = make("d", disks, keys + '[shares]\ninterval = "1s"\n', workers=1)
+    daemon.start()
+    status = ssd(daemon)
+    assert 0 < status["memory_bytes"] <= status["memory_reserved_bytes"] < 16 * images.MIB, status
+    end = time.monotonic() + 300 * PATIENCE
+    needed = sizes["loop"] - 10 * images.MIB
+    while True:
+        for disk in disks:
+            read_all(daemon, disk.name)
+        status = ssd(daemon)
+        of = {d["disk"]: d for d in status["disks"]}
+        assert sum(d["share_bytes"] for d in of.values()) <= status["capacity_bytes"], of
+        if of["loop"]["share_bytes"] > needed and of["loop"]["cached_bytes"] > needed:
+            break
+        assert time.monotonic() < end, (of, daemon.call("shares").stdout)
+    read_all(daemon, "loop")
+    after = next(d for d in ssd(daemon)["disks"] if d["disk"] == "loop")
+    found = after["hits"] - of["loop"]["hits"]
+    assert found * 4096 > sizes["loop"] // 2, (of, after)
+    shown = daemon.call("shares").stdout
+    assert "SSD STORE" in shown, shown
+    nodes = {n["name"]: n for n in json.loads(daemon.call("shares", "--json").stdout)["nodes"]}
+    shares = {name: node["ssd"]["share_bytes"] for name, node in nodes.items()}
+    assert shares["loop"] + shares["scan"] == shares["host"], shares
+    # Both stores together have what it reads: more of the one below spares the image nothing.
+    more = nodes["loop"]["next_ssd"]
+    assert more["bytes"] > 0 and more["saved_ms_per_second"] is not None, nodes["loop"]
+    reach = nodes["loop"]["ssd"]["curve"]
+    assert reach[0][1] > 0 and reach[-1][0] > needed and reach[-1][1] < reach[0][1] / 10, reach[:: len(reach) // 20 + 1]
+    code, metrics = daemon.api("GET", "/metrics")
+    assert code == 200 and "undercroft_node_ssd_share_bytes{" in metrics and "undercroft_node_next_ram_hits" in metrics

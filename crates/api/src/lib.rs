@@ -17,8 +17,8 @@ pub mod status;
 
 pub use ranges_status::{ContainerRanges, RangesStatus, RangesTaken};
 pub use record::RecordingStatus;
-pub use shares::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
-pub use ssd::{SsdClass, SsdClasses, SsdCounters, SsdDeviceStatus, SsdStatus, SsdWritten};
+pub use shares::{NextStatus, NodeChanged, NodeSsdStatus, NodeStatus, ShareEvent, SharesStatus};
+pub use ssd::{SsdClass, SsdClasses, SsdCounters, SsdDeviceStatus, SsdDiskStatus, SsdStatus, SsdWritten};
 pub use status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus,
     KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection,

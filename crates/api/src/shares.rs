@@ -77,6 +77,47 @@ pub struct NodeStatus {
     pub curve: Vec<(u64, f64)>,
     /// Whether the curve is that of the disk's policy; otherwise it is LRU's, until enough has been seen.
     pub curve_of_policy: bool,
+    /// What a tenth more RAM would bring, by the curves; absent until something is measured.
+    #[serde(default)]
+    pub next_ram: Option<NextStatus>,
+    /// What a tenth more of the SSD store would bring; absent where none is used.
+    #[serde(default)]
+    pub next_ssd: Option<NextStatus>,
+    /// What it has of the SSD store; absent where none is used.
+    #[serde(default)]
+    pub ssd: Option<NodeSsdStatus>,
+}
+
+/// What more of a store would bring a node, if each disk below it got a tenth more of what it has; for loads like that
+/// of the last intervals, with RAM and SSD store taken for one LRU stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NextStatus {
+    /// So many more bytes.
+    pub bytes: u64,
+    /// Blocks a second that would come from RAM, and now come from the SSD store or the image.
+    pub ram_hits_per_second: f64,
+    /// Blocks a second that would not come from the image any more.
+    pub image_reads_saved_per_second: f64,
+    /// Milliseconds of waiting saved a second, by the mean times of reads measured; null until these are known.
+    pub saved_ms_per_second: Option<f64>,
+}
+
+/// What a node has of the SSD store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeSsdStatus {
+    /// Its share now: what it has beyond that goes first.
+    pub share_bytes: u64,
+    /// The share that it is moving to.
+    pub target_bytes: u64,
+    /// Bytes of its blocks there.
+    pub cached_bytes: u64,
+    /// Blocks found there in the last interval.
+    pub hits: u64,
+    /// Blocks looked for there in the last interval and not found.
+    pub misses: u64,
+    /// A disk: misses of both stores together in an interval like the last ones, by the sum of their sizes, as (bytes,
+    /// misses), for LRU.
+    pub curve: Vec<(u64, f64)>,
 }
 
 /// A node that was changed.

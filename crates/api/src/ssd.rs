@@ -26,6 +26,9 @@ pub struct SsdStatus {
     pub held_bytes: u64,
     /// Bytes of memory that its tables and the blocks take that wait to be written.
     pub memory_bytes: u64,
+    /// Bytes of `store.memory` that are set aside for that, whether it is in service or not.
+    #[serde(default)]
+    pub memory_reserved_bytes: u64,
     /// Bytes that may be written in a day, if there is a limit.
     pub writes_per_day_bytes: Option<u64>,
     /// Bytes that may be written at once now, if there is a limit.
@@ -36,6 +39,28 @@ pub struct SsdStatus {
     pub write_amplification: Option<f64>,
     /// Blocks found in it, and whatever became of those that were not, or were offered to it.
     pub counters: SsdCounters,
+    /// The disks that use it.
+    #[serde(default)]
+    pub disks: Vec<SsdDiskStatus>,
+}
+
+/// What a disk has of the SSD store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SsdDiskStatus {
+    /// Its full name.
+    pub disk: String,
+    /// What it may have: what it has beyond that goes first.
+    pub share_bytes: u64,
+    /// The share that it is moving to.
+    pub target_bytes: u64,
+    /// Bytes of its blocks there.
+    pub cached_bytes: u64,
+    /// Blocks found there, since it was attached.
+    pub hits: u64,
+    /// Blocks looked for there and not found.
+    pub misses: u64,
+    /// Blocks admitted.
+    pub admitted: u64,
 }
 
 /// A file or device of the SSD store.

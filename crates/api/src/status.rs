@@ -181,7 +181,7 @@ pub struct StoreStatus {
     pub data_bytes: u64,
     /// Bytes of cached data that take no memory of their own: zeroes, and contents held once for several blocks.
     pub saved_bytes: u64,
-    /// Bytes of metadata: indexes, policies, ghosts.
+    /// Bytes of metadata: indexes, policies, ghosts, and what the SSD store has in memory.
     pub metadata_bytes: u64,
     /// Bytes that I/O operations under way own.
     pub io_bytes: u64,

@@ -55,9 +55,37 @@ pub struct ServePlan {
 }
 
 impl ServePlan {
+    /// Bytes of the memory that are for disks: all but what is set aside for the SSD store.
+    pub fn disks_bytes(&self) -> u64 {
+        self.store.memory_bytes.saturating_sub(self.ssd.memory_bytes)
+    }
+
+    /// What of that is never given back when the machine is short of memory; what is set aside never is.
+    pub fn disks_floor_bytes(&self) -> u64 {
+        self.store.floor_bytes.saturating_sub(self.ssd.memory_bytes)
+    }
+
     /// Bytes of the store that the disks can be given.
     pub fn room_bytes(&self) -> u64 {
-        self.store.memory_bytes.saturating_sub(self.going_bytes)
+        self.disks_bytes().saturating_sub(self.going_bytes)
+    }
+
+    /// The same tree for a store below RAM that has so many bytes, and for the disks that `has` names: weights,
+    /// controllers and hints are as they are; sizes, floors, ceilings and goals are of RAM, and so is what containers
+    /// have of a disk.
+    #[must_use]
+    pub fn below(&self, bytes: u64, has: impl Fn(&DiskPlan) -> bool) -> ServePlan {
+        let mut plan = self.clone();
+        plan.disks.retain(|d| has(d) && self.store_of(d) != Some(StoreChoice::Ram));
+        for disk in &mut plan.disks {
+            (disk.share_fixed, disk.floor_bytes, disk.ceiling_bytes, disk.store) = (false, 0, None, None);
+            disk.parts.clear();
+        }
+        for node in &mut plan.nodes {
+            (node.floor_bytes, node.ceiling_bytes, node.store) = (0, None, None);
+        }
+        (plan.store.memory_bytes, plan.ssd.memory_bytes, plan.going_bytes) = (bytes, 0, 0);
+        plan
     }
 
     /// VMs by name, those of which there is no more than a setting, a control socket or a pid file included; some more

@@ -70,7 +70,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
         resolver.vms.entry(vm.clone()).or_insert(line);
     }
     for disk in spec.disks.iter().take(DISKS_MAX) {
-        let disk = resolver.disk(disk, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
+        let disk = resolver.disk(disk, &plan.daemon, plan.disks_bytes(), !plan.nbd.is_empty());
         plan.disks.push(disk);
     }
     plan.inherit_policies();
@@ -101,7 +101,7 @@ impl ServePlan {
         // What a VM says of its disks holds for those that come later, too.
         let of_vm = spec.vm.as_ref().and_then(|vm| self.trusts.get(vm));
         let spec = &DiskSpec { trust: spec.trust.as_ref().or(of_vm).cloned(), ..spec.clone() };
-        let disk = resolver.disk(spec, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
+        let disk = resolver.disk(spec, &plan.daemon, plan.disks_bytes(), !plan.nbd.is_empty());
         plan.disks.push(disk);
         plan.inherit_policies();
         if plan.disks.len() > DISKS_MAX {
@@ -170,8 +170,9 @@ impl Checker<'_> {
     /// Everything but the disks.
     fn frame(&mut self, spec: &ServeSpec) -> ServePlan {
         let store = self.store(&spec.store);
-        let ssd = self.ssd(&spec.ssd);
+        let mut ssd = self.ssd(&spec.ssd);
         let daemon = self.daemon(&spec.daemon, &spec.vms, &spec.overrides);
+        self.ssd_memory(spec.ssd.lines.get("size").copied(), &mut ssd, daemon.workers, store.memory_bytes);
         let (nbd, nbd_limits) = self.nbd(&spec.nbd);
         ServePlan {
             config_file: spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p)),
@@ -213,7 +214,7 @@ impl Checker<'_> {
 
     fn share(&mut self, plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>, line: Option<usize>) {
         // A memory too small, or a single size past it, has been named already: the sum would only say it again.
-        let memory_bytes = plan.store.memory_bytes;
+        let memory_bytes = plan.disks_bytes();
         let too_small = memory_bytes < keys::MEMORY_BYTES_MIN;
         if too_small || plan.disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
             return;

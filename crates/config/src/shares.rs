@@ -107,7 +107,7 @@ impl Layout {
     /// What does not fit together on the host; the tree may then be anything between.
     pub fn follow(&mut self, plan: &ServePlan) -> Result<(), Misfit> {
         if plan.going_bytes == 0 {
-            return self.follow_as(plan, plan.store.memory_bytes, Strict::OnHost);
+            return self.follow_as(plan, plan.disks_bytes(), Strict::OnHost);
         }
         self.follow_as(plan, plan.room_bytes(), Strict::Nowhere).map_err(|m| Misfit {
             error: format!("{}; disks that are being detached have {} still", m.error, Size(plan.going_bytes)),
@@ -296,11 +296,11 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
 /// Whether the sizes of the disks fit into the memory, and leave every other disk the least share.
 fn check_sizes(plan: &ServePlan) -> Result<(), Misfit> {
     let fixed: u128 = plan.disks.iter().filter(|d| d.share_fixed).map(|d| u128::from(d.share_bytes)).sum();
-    let memory = Size(plan.store.memory_bytes);
+    let memory = Size(plan.disks_bytes());
     let shown = |n: u128| Size(u64::try_from(n).unwrap_or(u64::MAX));
     let Some(left) = u128::from(memory.0).checked_sub(fixed) else {
         return Err(Misfit {
-            error: format!("the sizes of the disks add up to {}, but memory is {memory}", shown(fixed)),
+            error: format!("the sizes of the disks add up to {}, but {}", shown(fixed), memory_is(plan)),
             remedy: "make sizes smaller or memory larger".to_string(),
         });
     };
@@ -316,6 +316,12 @@ fn check_sizes(plan: &ServePlan) -> Result<(), Misfit> {
             remedy: format!("every disk needs at least {}: make memory larger or sizes smaller", Size(SHARE_BYTES_MIN)),
         }),
     }
+}
+
+/// What there is for disks, in words.
+fn memory_is(plan: &ServePlan) -> String {
+    let beside = if plan.ssd.memory_bytes > 0 { " without what the SSD store takes of it" } else { "" };
+    format!("memory{beside} is {}", Size(plan.disks_bytes()))
 }
 
 fn bytes(units: u64) -> Size {
@@ -368,15 +374,9 @@ fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
         TreeError::FloorsAboveParent { floor, parent, entitled, others, .. } => {
             let of_store = &**parent == "host";
             let sum = floor.saturating_add(*others);
-            if of_store
-                && plan.disks.iter().all(|d| d.vm.is_none())
-                && *entitled == plan.store.memory_bytes / UNIT_BYTES
-            {
-                let error = format!(
-                    "the sizes and floors of the disks add up to {}, but memory is {}",
-                    bytes(sum),
-                    bytes(*entitled)
-                );
+            if of_store && plan.disks.iter().all(|d| d.vm.is_none()) && *entitled == plan.disks_bytes() / UNIT_BYTES {
+                let what = memory_is(plan);
+                let error = format!("the sizes and floors of the disks add up to {}, but {what}", bytes(sum));
                 return Misfit { error, remedy: "make sizes smaller or memory larger".to_string() };
             }
             shortfall(parent, sum, *entitled)
@@ -416,7 +416,7 @@ pub(crate) fn divide_around(
     check_sizes(plan)?;
     plan.note_io_disks(before);
     let mut layout = Layout::default();
-    layout.follow_as(plan, plan.store.memory_bytes, strict)?;
+    layout.follow_as(plan, plan.disks_bytes(), strict)?;
     if plan.going_bytes > 0 {
         // It fits; now as far as there is room today.
         layout = Layout::default();

@@ -13,10 +13,12 @@ use super::written::WrittenError;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use undercroft_units::Size;
+use undercroft_cache::ssd::memory_bytes_for;
+use undercroft_units::{Size, human_size};
 
 /// The SSD store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct SsdPlan {
     pub admit: SsdAdmission,
     /// Whether a store that does not fit the configuration may be made anew.
     pub format: bool,
+    /// Bytes of `store.memory` that are set aside for its tables, and for blocks that wait to be written.
+    pub memory_bytes: u64,
 }
 
 impl SsdPlan {
@@ -88,6 +92,12 @@ impl FromStr for SsdAdmission {
     }
 }
 
+/// Bytes of a block device; `None` if it is none, or cannot be read.
+fn device_bytes(path: &Path) -> Option<u64> {
+    let is_device = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    is_device.then(|| fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()).flatten()
+}
+
 fn shown(paths: &[PathBuf]) -> String {
     let paths: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
     if paths.is_empty() { "none".to_string() } else { paths.join(", ") }
@@ -133,6 +143,29 @@ impl Checker<'_> {
             writes_per_day_bytes: writes_per_day.map(|w| w.0),
             admit: admit.unwrap_or_default(),
             format: spec.format.unwrap_or(false),
+            memory_bytes: 0,
+        }
+    }
+
+    /// Sets aside what the store takes of the memory: of devices whose size cannot be read, nothing, and the daemon
+    /// finds that out when it opens them.
+    pub(crate) fn ssd_memory(&mut self, line: Option<usize>, ssd: &mut SsdPlan, workers: usize, memory_bytes: u64) {
+        let workers = workers.max(1) as u64;
+        let sizes = ssd.paths.iter().map(|path| match (device_bytes(path), ssd.size_bytes) {
+            (Some(device), Some(size)) => device.min(size),
+            (device, size) => device.or(size).unwrap_or(0),
+        });
+        let of = |bytes: u64| memory_bytes_for(bytes / workers, ssd.segment_bytes) * workers;
+        ssd.memory_bytes = sizes.map(of).sum::<u64>().next_multiple_of(keys::UNIT_BYTES);
+        let least = ssd.memory_bytes + keys::MEMORY_BYTES_MIN;
+        if ssd.memory_bytes > 0 && memory_bytes < least {
+            let [takes, has, least] = [ssd.memory_bytes, memory_bytes, least].map(human_size);
+            let error = format!("the tables of the SSD store take {takes} of store.memory, which is {has}");
+            let remedy = format!(
+                "make store.memory at least {least}, or the files smaller: 12 bytes for each block of 4KiB, and \
+                 1.5MiB for each path and worker"
+            );
+            self.error(line, "ssd", error, remedy);
         }
     }
 

@@ -63,11 +63,11 @@ proptest! {
     #[test]
     fn a_meter_bears_anything(
         seed: u64,
-        steps in prop::collection::vec((0u8..12, any::<u64>(), 0u64..3000), 1..120),
+        steps in prop::collection::vec((0u8..13, any::<u64>(), 0u64..3000), 1..120),
     ) {
         let lru = LruCurveOptions { rate_max: 0.5, samples_max: 100, size_max: 0 };
         let policy = PolicyCurveOptions { rates_sum_max: 0.7, slots_max: 50, slots_min: 8 };
-        let options = MeterOptions { lru, policy, working_set_slack: 0.01 };
+        let options = MeterOptions { lru, policy, deep: lru, working_set_slack: 0.01 };
         let mut meter = Meter::new(PolicyKind::DEFAULT, 100, 1000, options, key(seed));
         let mut asked = 0;
         for (what, wild, count) in steps {
@@ -83,19 +83,20 @@ proptest! {
                 1 => meter.set_share(wild >> (count % 64)),
                 2 => meter.set_size_max(wild >> (count % 64)),
                 3 => meter.set_policy(PolicyKind::ALL[count as usize % 8]),
+                12 => meter.set_reach((count % 3 > 0).then_some(wild >> (count % 64))),
                 4..8 => (0..count).for_each(|i| meter.observe(wild.wrapping_add(i), Served::Miss)),
                 _ => (0..count).for_each(|i| meter.observe(i % 77, Served::Miss)),
             }
-            asked += if what >= 4 { count } else { 0 };
+            asked += if (4..12).contains(&what) { count } else { 0 };
             meter.check();
-            if !(1..=3).contains(&what) {
+            if !(1..=3).contains(&what) && what != 12 {
                 prop_assert_eq!(meter.memory_bytes_max(), most, "requests moved the bound");
             }
             prop_assert!(meter.memory_bytes() <= meter.memory_bytes_max());
         }
         prop_assert!(meter.lru().samples() <= 100);
-        // 64 KiB of histogram at most, 100 blocks of 32 bytes, six caches of 50 slots, and what is beside
-        prop_assert!(meter.memory_bytes() < 100_000, "{} bytes", meter.memory_bytes());
+        // twice 64 KiB of histogram at most and 100 blocks of 32 bytes, six caches of 50 slots, and what is beside
+        prop_assert!(meter.memory_bytes() < 200_000, "{} bytes", meter.memory_bytes());
     }
 
     #[test]
@@ -107,6 +108,35 @@ proptest! {
             prop_assert_eq!(sizes.len(), 6);
             prop_assert!(sizes.iter().any(|&s| s <= share) && sizes[5] as f64 >= share as f64 * 0.7);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    /// Over two stores, though RAM is measured up to a few blocks; once measured, it stays though it is asked for
+    /// again. An interval's curve is that of its requests.
+    #[test]
+    fn a_meter_that_reaches_over_two_stores_knows_sizes_of_both_together(
+        seed: u64,
+        asked in prop::collection::vec(0u64..110, 1..1500),
+    ) {
+        let options = MeterOptions { deep: WHOLE, ..MeterOptions::default() };
+        let mut meter = Meter::new(PolicyKind::Lru, 4, 8, options, key(seed));
+        prop_assert_eq!(meter.interval().deep, None);
+        meter.set_reach(Some(100));
+        for (i, &block) in asked.iter().enumerate() {
+            if i % 50 == 0 {
+                meter.set_reach(Some(100 + i as u64));
+            }
+            meter.observe(block, Served::Miss);
+        }
+        meter.check();
+        let deep = meter.interval().deep.unwrap();
+        for (size, misses) in misses_by_size(&asked, 100).into_iter().enumerate() {
+            prop_assert!((deep.misses_at(size as u64) - misses as f64).abs() < 1e-6, "at {}: {:?}", size, deep);
+        }
+        meter.set_reach(None);
+        prop_assert_eq!(meter.interval().deep, None);
     }
 }
 
@@ -334,7 +364,7 @@ fn caches_whose_size_stays_keep_what_they_know_and_another_policy_is_told_of_its
 fn a_meter_tells_what_the_controllers_need() {
     let lru = LruCurveOptions { rate_max: 0.25, ..Default::default() };
     let policy = PolicyCurveOptions { rates_sum_max: 1.0, ..Default::default() };
-    let options = MeterOptions { lru, policy, working_set_slack: 0.01 };
+    let options = MeterOptions { lru, policy, ..MeterOptions::default() };
     let mut meter = Meter::new(PolicyKind::Lru, 4096, 65_536, options, key(6));
     let mut told = vec![];
     for _ in 0..4 {

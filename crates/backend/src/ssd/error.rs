@@ -67,6 +67,20 @@ pub enum SsdError {
         /// Bytes that were to be reserved.
         bytes: u64,
     },
+    /// What the store takes of memory was not set aside: the size could not be read before, or was another.
+    #[error(
+        "{path}: the tables of the store take {} of memory, and {} were set aside in store.memory when the \
+         configuration was read; restart the daemon, or give `size` in [ssd]", human_size(*bytes),
+        human_size(*given_bytes)
+    )]
+    NoMemory {
+        /// The first of them, as configured.
+        path: String,
+        /// Bytes that all of them take.
+        bytes: u64,
+        /// Bytes that were set aside.
+        given_bytes: u64,
+    },
     /// The device, or what each worker would have of it, is too small.
     #[error(
         "{path}: {} are too few for {workers} workers and segments of {}; give it at least {}, or have fewer \

@@ -20,6 +20,7 @@ use layout::Layout;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use undercroft_cache::ssd::memory_bytes_for;
 use undercroft_config::SsdPlan;
 
 /// The files and devices of one store, in the order of the configuration.
@@ -66,12 +67,13 @@ impl SsdDevices {
         workers: u32,
         devices: &mut Vec<(Device, Layout)>,
     ) -> Result<(SetId, Option<String>), SsdError> {
-        let count = plan.paths.len() as u32;
+        let (count, mut tables_bytes) = (plan.paths.len() as u32, 0);
         for (path, number) in plan.paths.iter().zip(0..) {
             let device = Device::open(path, plan.size_bytes)?;
             let layout = Layout::of(device.used_bytes, number, count, workers, plan.segment_bytes);
             let bytes = device.used_bytes;
             devices.push((device, layout));
+            tables_bytes += memory_bytes_for(layout.region_bytes, plan.segment_bytes) * u64::from(workers);
             if !layout.is_large_enough() {
                 return Err(SsdError::TooSmall {
                     path: path.display().to_string(),
@@ -81,6 +83,10 @@ impl SsdDevices {
                     segment_bytes: plan.segment_bytes,
                 });
             }
+        }
+        if tables_bytes > plan.memory_bytes {
+            let path = plan.paths.first().map_or(Path::new(""), |p| p).display().to_string();
+            return Err(SsdError::NoMemory { path, bytes: tables_bytes, given_bytes: plan.memory_bytes });
         }
         let is_new = devices.iter().all(|(device, _)| device.start == Start::Empty);
         match fit(devices) {

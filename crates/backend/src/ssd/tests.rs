@@ -37,6 +37,7 @@ impl Place {
 
     fn plan(&self, names: &[&str]) -> SsdPlan {
         SsdPlan {
+            memory_bytes: 64 << 20,
             paths: names.iter().map(|n| self.at(n)).collect(),
             size_bytes: Some(16 * MIB),
             segment_bytes: SEGMENT,

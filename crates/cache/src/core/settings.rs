@@ -66,6 +66,12 @@ impl<P: FaultInjection> Core<P> {
         self.with_disk(id, |d, arena| d.measure(blocks_max, arena));
     }
 
+    /// Measures as well what RAM and the SSD store together would miss, up to so many blocks, if the disk is measured;
+    /// `None` ends that. It is a part of what [`Core::telemetry`] says, and takes 160 KiB at most.
+    pub fn measure_reach(&mut self, id: DiskId, blocks_max: Option<u64>) {
+        self.with_disk(id, |d, arena| d.measure_reach(blocks_max, arena));
+    }
+
     /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured
     /// follows the disk's capacity and policy as they are now.
     pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {

@@ -95,10 +95,11 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Numbers of the disk's part of the store.
+    /// Numbers of the disk's part of the store, without what it has of its base; but its share is for both.
     pub fn ssd_stats_of(&self, id: DiskId) -> Option<OwnerStats> {
         let tier = self.arena.tier()?;
-        Some(tier.ssd().owner_stats(tier.owner(id)?))
+        let stats = tier.ssd().owner_stats(tier.owner(id)?);
+        Some(OwnerStats { share_blocks: tier.share(id), ..stats })
     }
 
     /// Blocks that the disk may have of the store, those of its base among them; with none, nothing of it is admitted.

@@ -293,7 +293,10 @@ impl<P: FaultInjection> Disk<P> {
             What::Read(read @ ReadOp { stored: Some(stored), .. }) => {
                 self.read_below_done(done.op.0 as u32, read, stored, done, cx);
             }
-            What::Read(read) => self.read_done(read, done, cx),
+            What::Read(read) => {
+                self.stats.backend_read_ns += cx.now_ns.saturating_sub(read.since_ns);
+                self.read_done(read, done, cx);
+            }
             What::Late { count, ahead } => self.late_done(count, ahead, done, cx),
             What::Again(again) => self.again_done(again, done, cx),
             What::Write(write) => self.write_done(write, done, cx),

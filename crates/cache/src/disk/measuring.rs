@@ -155,6 +155,15 @@ impl<P: FaultInjection> Disk<P> {
         self.account_overhead(arena);
     }
 
+    /// Measures what sizes of RAM and of a store below it together would miss, too, if anything is measured; `None`
+    /// ends it.
+    pub(crate) fn measure_reach(&mut self, blocks_max: Option<u64>, arena: &mut Store) {
+        if let Some(meter) = &mut self.measuring.meter {
+            meter.set_reach(blocks_max);
+            self.account_overhead(arena);
+        }
+    }
+
     /// What requests showed since this was asked last, if they are measured.
     pub(crate) fn telemetry(&mut self, arena: &mut Store) -> Option<Telemetry> {
         let exclusive = self.is_exclusive();

@@ -48,6 +48,8 @@ pub(super) struct ReadOp {
     pub stored: Option<Stored>,
     /// Whether what comes is the disk's own, and is not to be known as a block of its base.
     pub apart: bool,
+    /// When it was submitted, in nanoseconds.
+    pub since_ns: u64,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
     /// Blocks to copy for those who have joined it.

@@ -121,7 +121,7 @@ impl<P: FaultInjection> Disk<P> {
         let frames = self.operations.take_frames(budget, count, cx.arena);
         let mut buf = IoBuf { frames, head: 0, len: (count * B) as u32 };
         let apart = stored.is_some_and(|stored| self.is_apart(stored.owner, cx.arena));
-        let read = ReadOp { stored, apart, ..self.read_for(first, count, rec) };
+        let read = ReadOp { stored, apart, since_ns: cx.now_ns, ..self.read_for(first, count, rec) };
         let (op, id) = self.operations.begin(What::Read(read));
         self.near.reading(op, first, count as u32);
         let disk = self.settings.id();
@@ -163,6 +163,7 @@ impl<P: FaultInjection> Disk<P> {
             }
         }
         if good {
+            self.stats.ssd_read_ns += cx.now_ns.saturating_sub(read.since_ns);
             self.come_from_below(read.first, read.count, stored.owner, cx.arena);
             return self.read_done(ReadOp { stored: None, ..read }, done, cx);
         }
@@ -171,7 +172,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Operation `op` was to read blocks from the store: the image is read for those who wait.
     fn read_image_instead<E: Effects>(&mut self, op: u32, read: ReadOp, frames: Vec<Frame>, cx: &mut Cx<'_, E>) {
-        let (read, from) = (ReadOp { stored: None, apart: false, ..read }, read.first * B);
+        let (read, from) = (ReadOp { stored: None, apart: false, since_ns: cx.now_ns, ..read }, read.first * B);
         let buf = IoBuf { frames, head: 0, len: (u64::from(read.count) * B) as u32 };
         let again = self.submit(What::Read(read), IoKind::Read, from, u64::from(buf.len), buf, cx);
         for at in (0..read.count).filter(|at| read.fresh & 1 << at != 0) {

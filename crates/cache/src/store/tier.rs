@@ -220,6 +220,11 @@ impl Tier {
         }
     }
 
+    /// Blocks that the disk may have, those of its base among them.
+    pub(crate) fn share(&self, disk: DiskId) -> u64 {
+        self.of(disk).map_or(0, |u| u.share)
+    }
+
     /// Tells the store what its owners may have: a disk gives the base a part of its share.
     fn divide(&mut self) {
         for base in &self.bases {

@@ -5,7 +5,8 @@
 //! a new name; what is said here stands in docs/openapi.json and docs/metrics.md.
 
 /// Calls the macro `$to` with all counters of a disk, in the order in which the status has them. Each is
-/// `/// what it counts`, `name: Unit, "its metric";`, where the unit is one of the metrics' (docs/metrics.md).
+/// `/// what it counts`, `name: Unit, "its metric";`, where the unit is one of the metrics' (docs/metrics.md);
+/// a counter of `Seconds` counts nanoseconds, and its metric seconds.
 #[macro_export]
 macro_rules! disk_counters {
     ($to:ident) => {
@@ -61,6 +62,10 @@ macro_rules! disk_counters {
             ssd_late_blocks: Blocks, "undercroft_cache_ssd_late_blocks_total";
             /// Blocks read from the SSD store, read-ahead included.
             ssd_hit_blocks: Blocks, "undercroft_cache_ssd_hit_blocks_total";
+            /// What reads of blocks from the image took, together, read-ahead included.
+            backend_read_ns: Seconds, "undercroft_backend_read_seconds_total";
+            /// What reads of blocks from the SSD store took, together, read-ahead included.
+            ssd_read_ns: Seconds, "undercroft_cache_ssd_read_seconds_total";
         }
     };
 }

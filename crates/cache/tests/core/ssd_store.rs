@@ -8,7 +8,7 @@ use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::ssd::{
     Admission, BootId, Change, Format, Hint, Identity, Kept, Known, Media, Offered, OutOfService, OwnerId, Quiet,
-    Recovered, Region, Ssd, SsdDone, SsdFound, SsdIo, SsdIoKind, Stamp, StoreId, Verified,
+    Recovered, Region, Ssd, SsdDone, SsdFound, SsdIo, SsdIoKind, Stamp, StoreId, Verified, memory_bytes_for,
 };
 
 const BOOT: BootId = BootId([1; 16]);
@@ -484,4 +484,29 @@ fn segments_that_are_about_to_be_used_are_not_discarded() {
         }
     }
     assert_eq!(discards, 0, "each segment that becomes free is used again");
+}
+
+#[test]
+fn a_region_never_takes_more_memory_than_was_said_before_there_was_one() {
+    for segments in [8, 12, 100] {
+        let mut rig = Rig::new(segments, NoFaults);
+        let most = memory_bytes_for(rig.flash.bytes.len() as u64, u64::from(SEGMENT));
+        let takes = |rig: &Rig<NoFaults>| rig.ssd.stats()[0].memory;
+        for _ in 0..3 {
+            rig.offer(0..BLOCKS);
+            assert!(takes(&rig) <= most, "{} and {most}", takes(&rig));
+            rig.ssd.invalidate_all(rig.disk);
+        }
+        // As many as may wait are waiting.
+        let of = [0; 4096];
+        let mut admitted = 0;
+        while rig.ssd.offer(rig.disk, admitted, &of, Hint::default(), rig.now) == Offered::Admitted {
+            admitted += 1;
+        }
+        assert!(admitted > 0 && takes(&rig) <= most, "{} and {most} with {admitted} waiting", takes(&rig));
+        // The free segments, in whatever list.
+        assert!(most < takes(&rig) + (2 << 20), "far more than it ever takes");
+        rig.rest();
+        assert!(takes(&rig.killed(NoFaults)) <= most);
+    }
 }

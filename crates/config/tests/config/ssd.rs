@@ -29,6 +29,30 @@ fn a_store_is_there_if_asked_for_with_the_defaults_filled_in() {
 }
 
 #[test]
+fn what_the_tables_take_is_set_aside_in_the_memory_of_the_store() {
+    let place = Place::new();
+    let text = |memory: &str, size: &str| {
+        format!(
+            "[store]\nmemory = \"{memory}\"\n[daemon]\nworkers = 2\n[ssd]\npaths = [\"ssd0\", \"ssd1\"]\nsize = \
+             \"{size}\"\n{DISK}"
+        )
+    };
+    let plan = place.good(&text("64MiB", "1GiB"));
+    let aside = plan.ssd.memory_bytes;
+    // Two of them for two workers: 10 to 12 bytes for each block, and staged blocks.
+    assert!((2 * 10 * (GIB / 4096)..2 * 12 * (GIB / 4096) + 8 * MIB).contains(&aside), "{aside}");
+    assert_eq!((plan.store.memory_bytes, plan.disks_bytes()), (64 * MIB, 64 * MIB - aside));
+    assert!(plan.disks[0].share_bytes <= plan.disks_bytes(), "{}", plan.disks[0].share_bytes);
+    let said = place.bad(&text("64MiB", "1TiB"));
+    let needle = ":7: error: ssd: the tables of the SSD store take 5.";
+    assert!(said.contains(needle) && said.contains("GiB of store.memory, which is 64MiB; make store.memory"), "{said}");
+    let sized = text("64MiB", "1GiB") + "size = \"62MiB\"\n";
+    let said = place.bad(&sized);
+    assert!(said.contains("size is 62MiB, but the memory of the store is"), "{said}");
+    assert_eq!(place.good(DISK).ssd.memory_bytes, 0, "nothing without an SSD store");
+}
+
+#[test]
 fn every_mistake_is_named_with_its_remedy() {
     let place = Place::new();
     fs::create_dir(place.at("dir")).unwrap();
@@ -113,11 +137,14 @@ fn a_disk_on_ssds_alone_has_of_ram_what_serving_takes() {
     };
     let share = |plan: &undercroft_config::ServePlan, name: &str| plan.find(name).unwrap().share_bytes;
     let plan = place.good(&text("store = \"ssd\"", ""));
-    assert_eq!((share(&plan, "web:a"), share(&plan, "web:b")), (4 * MIB, 1020 * MIB), "what the VM says holds for a");
+    // What is not set aside for the tables of the store.
+    let memory = plan.disks_bytes();
+    let rest = memory - 4 * MIB;
+    assert_eq!((share(&plan, "web:a"), share(&plan, "web:b")), (4 * MIB, rest), "what the VM says holds for a");
     let plan = place.good(&text("", "store = \"ssd\"\nfloor = \"100MiB\""));
     assert_eq!(share(&plan, "web:a"), 100 * MIB);
     let plan = place.good(&text("", "store = \"ram\""));
-    assert_eq!(share(&plan, "web:a"), 512 * MIB);
+    assert_eq!(share(&plan, "web:a"), memory / 2 / 4096 * 4096);
     let live = plan.with_change("web:a", &set("store", "ssd")).unwrap();
-    assert_eq!((share(&live, "web:a"), share(&live, "web:b")), (4 * MIB, 1020 * MIB), "at once, too");
+    assert_eq!((share(&live, "web:a"), share(&live, "web:b")), (4 * MIB, rest), "at once, too");
 }

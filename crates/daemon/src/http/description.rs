@@ -7,15 +7,17 @@ use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
 use undercroft_api::record::{RecordBody, RecordingStatus};
-use undercroft_api::ssd::{SsdChangeBody, SsdClass, SsdClasses, SsdCounters, SsdDeviceStatus, SsdStatus, SsdWritten};
+use undercroft_api::ssd::{
+    SsdChangeBody, SsdClass, SsdClasses, SsdCounters, SsdDeviceStatus, SsdDiskStatus, SsdStatus, SsdWritten,
+};
 use undercroft_api::status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
     LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection, PressureStatus,
     ReloadReport, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use undercroft_api::{
-    ContainerRanges, Dropped, ErrorBody, NodeChanged, NodeSettings, NodeStatus, RangesStatus, RangesTaken, ShareEvent,
-    SharesStatus,
+    ContainerRanges, Dropped, ErrorBody, NextStatus, NodeChanged, NodeSettings, NodeSsdStatus, NodeStatus,
+    RangesStatus, RangesTaken, ShareEvent, SharesStatus,
 };
 use undercroft_config::DiskSpec;
 use undercroft_hostmem::ksm::{Numbers, Settings};
@@ -68,6 +70,7 @@ use utoipa::OpenApi;
         StoreStatus,
         SsdStatus,
         SsdDeviceStatus,
+        SsdDiskStatus,
         SsdWritten,
         SsdCounters,
         SsdClasses,
@@ -94,6 +97,8 @@ use utoipa::OpenApi;
         LatencyBucket,
         SharesStatus,
         NodeStatus,
+        NodeSsdStatus,
+        NextStatus,
         ShareEvent,
         NodeChangeBody,
         NodeSettings,

@@ -53,7 +53,7 @@ impl Service {
         let (offer, _, memories): (Offer, _, _) = letters::receive(&channel, soon())?;
         let refusal = refusal(&offer, &plan);
         if refusal.is_none() {
-            let same = offer.memory_bytes == plan.store.memory_bytes
+            let same = offer.memory_bytes == plan.disks_bytes()
                 && offer.workers == plan.daemon.workers.max(1)
                 && offer.version == env!("CARGO_PKG_VERSION")
                 && memories.len() == offer.workers

@@ -3,12 +3,14 @@
 //! Owns the way from the manager's numbers to the API's. Never moves anything: `shares` does.
 
 use super::Service;
+use super::shares::BelowDisk;
 use crate::http::Caller;
 use std::collections::{BTreeMap, BTreeSet};
-use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
+use undercroft_api::{NextStatus, NodeChanged, NodeSsdStatus, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_config::{ControlError, NodeChange, UNIT_BYTES};
 use undercroft_engine::Curve;
 use undercroft_engine::control::{Event, Words};
+use undercroft_engine::curve::Benefit;
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
 use undercroft_units::human_size;
 
@@ -44,6 +46,7 @@ impl Service {
             let measured: Vec<_> = below.iter().filter_map(|d| manager.measured.get(*d)).collect();
             let name = name_of(id);
             let curve = disks.get(&id).and_then(|d| manager.measured.get(*d));
+            let both: Vec<&BelowDisk> = below.iter().filter_map(|d| manager.below.of(d)).collect();
             let set = versions.of(&name);
             nodes.push(NodeStatus {
                 level: node.level().to_string().to_lowercase(),
@@ -67,6 +70,9 @@ impl Service {
                 working_set_bytes: measured.iter().map(|m| m.working_set_bytes).sum(),
                 curve: curve.map_or(Vec::new(), |m| in_bytes(&m.curve)),
                 curve_of_policy: curve.is_some_and(|m| m.of_policy),
+                next_ram: next(both.iter().map(|d| (d.next_ram, d.seconds))),
+                next_ssd: next(both.iter().filter(|d| d.is_below()).map(|d| (d.next_below, d.seconds))),
+                ssd: ssd_status(&both, disks.contains_key(&id)),
                 name,
             });
         }
@@ -147,6 +153,36 @@ impl Service {
         self.reach(&now, now.with_node(&name, change)?, &name, by)?;
         Ok(NodeChanged { node: self.node_status(&name)?, previous })
     }
+}
+
+/// What a tenth more for each of these disks would bring together.
+fn next(disks: impl Iterator<Item = ((u64, Benefit), f64)>) -> Option<NextStatus> {
+    let mut sum = NextStatus::default();
+    for ((blocks, benefit), seconds) in disks.filter(|((blocks, _), _)| *blocks > 0) {
+        sum.bytes += blocks * UNIT_BYTES;
+        sum.ram_hits_per_second += benefit.ram_hits / seconds;
+        sum.image_reads_saved_per_second += benefit.image_reads / seconds;
+        let ms = benefit.saved_us.map(|us| us / 1e3 / seconds);
+        sum.saved_ms_per_second = sum.saved_ms_per_second.map_or(ms, |before| Some(before + ms.unwrap_or(0.0)));
+    }
+    (sum.bytes > 0).then_some(sum)
+}
+
+/// What disks have of the SSD store; nothing if none of them uses it.
+fn ssd_status(disks: &[&BelowDisk], is_disk: bool) -> Option<NodeSsdStatus> {
+    let mut sum = NodeSsdStatus::default();
+    let own: Vec<_> = disks.iter().filter(|d| d.is_below()).collect();
+    for disk in &own {
+        let (hits, misses) = disk.hits_and_misses();
+        sum.share_bytes += disk.share.unwrap_or(0) * UNIT_BYTES;
+        sum.target_bytes += disk.target * UNIT_BYTES;
+        sum.cached_bytes += disk.cached() * UNIT_BYTES;
+        sum.hits += hits;
+        sum.misses += misses;
+    }
+    let curve = own.first().filter(|_| is_disk).and_then(|d| d.both.as_ref());
+    sum.curve = curve.map_or(Vec::new(), in_bytes);
+    (!own.is_empty()).then_some(sum)
 }
 
 fn in_bytes(curve: &Curve) -> Vec<(u64, f64)> {

@@ -87,7 +87,7 @@ fn used(list: OwnedFd, mut kept: Vec<(String, OwnedFd)>, plan: &ServePlan) -> io
     let bytes = SharedMemory::from_passed(list)?.take()?;
     let mut snapshot = KeptList::decode(&bytes).map_err(io::Error::other)?;
     let workers = plan.daemon.workers.max(1);
-    if !plan.store.keep || snapshot.memory_bytes != plan.store.memory_bytes || snapshot.workers != workers as u64 {
+    if !plan.store.keep || snapshot.memory_bytes != plan.disks_bytes() || snapshot.workers != workers as u64 {
         return Err(io::Error::other("the store is another now"));
     }
     let mut memories = Vec::new();

@@ -191,7 +191,7 @@ impl Service {
         let offer = Offer {
             form: FORM,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            memory_bytes: self.plan().store.memory_bytes,
+            memory_bytes: self.plan().disks_bytes(),
             workers: self.workers.len(),
             disks: self.disks().iter().map(|d| (d.info().name.clone(), d.info().geometry.size_bytes)).collect(),
         };
@@ -221,7 +221,7 @@ impl Service {
             let name = &d.disk.info().name;
             d.lent = lent.map_err(|e| io::Error::other(format!("disk \"{name}\": {e}")))?;
         }
-        rest.snapshot.memory_bytes = self.plan().store.memory_bytes;
+        rest.snapshot.memory_bytes = self.plan().disks_bytes();
         rest.snapshot.workers = self.workers.len() as u64;
         for n in 0..self.workers.len() {
             self.lay_down(n, rest, give_up)?;

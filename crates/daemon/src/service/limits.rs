@@ -99,7 +99,7 @@ impl Service {
         let mut limits = vec![Vec::new(); self.workers.len()];
         for disk in disks.iter().filter(|d| !asleep[d.worker_number()]) {
             let Some(p) = by_name.get(disk.info().name.as_str()) else { continue };
-            let limit = |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
+            let limit = |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.disks_bytes());
             limits[disk.worker_number()].push((disk.id(), together.sum(&plan, p, limit)));
         }
         for (worker, limits) in self.workers.iter().zip(limits) {

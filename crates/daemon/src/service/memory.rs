@@ -158,7 +158,9 @@ impl Service {
     }
 
     pub(super) fn set_most(&self, bytes: u64) -> Result<(), ControlError> {
-        let (ceiling, floor) = (self.plan().store.memory_bytes, self.watch.view().floor_bytes);
+        let plan = self.plan();
+        let aside = plan.ssd.memory_bytes;
+        let (ceiling, floor) = (plan.store.memory_bytes, self.watch.view().floor_bytes + aside);
         let invalid = |error: String, remedy: String| Err(ControlError::new(ControlErrorKind::Invalid, error, remedy));
         if bytes > ceiling {
             return invalid(
@@ -173,7 +175,7 @@ impl Service {
                 "give at least the floor, or set store.floor in the configuration file and reload".into(),
             );
         }
-        self.watch.set_most(bytes);
+        self.watch.set_most(bytes - aside);
         self.limit_disks();
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Service {
             None if order.descriptor => return Err(nothing_passed()),
             None => record::create(&order.path, order.force, would_be)?,
         };
-        let ready = Ready::new(order, file, passed.next(), plan.store.memory_bytes)?;
+        let ready = Ready::new(order, file, passed.next(), plan.disks_bytes())?;
         // Disks neither come nor go meanwhile.
         let _change = self.change.lock();
         if self.is_stopping() {

@@ -147,10 +147,10 @@ impl Service {
             report.failed.extend(set.err().map(|e| format!("[ksm]: {e}")));
         }
         if change.pressure {
-            self.watch.set_plan(result.pressure.clone(), result.store.floor_bytes);
+            self.watch.set_plan(result.pressure.clone(), result.disks_floor_bytes());
         }
         // What was set by hand ends here, as it does for the disks.
-        self.watch.set_most(result.store.memory_bytes);
+        self.watch.set_most(result.disks_bytes());
         if let Some(level) = change.log_level {
             crate::logging::set_level(level);
         }

@@ -11,6 +11,7 @@ use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
 use crate::latency::Histogram;
 use crate::worker::{Asker, Gone, ReadsBetween, Worker};
+use below::{Counted, Interval};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -22,7 +23,10 @@ use undercroft_engine::control::{Activity, Leaf, Mover, Position};
 use undercroft_engine::ranges::REST;
 use undercroft_engine::{Curve, PartId, Telemetry};
 
+mod below;
 mod manager;
+
+pub(super) use below::BelowDisk;
 pub(super) use manager::{Measured, ShareManager};
 
 /// Pause between two steps of a move.
@@ -109,6 +113,7 @@ impl Service {
         }
         manager.problem = None;
         self.measure_disks(manager, plan, elapsed);
+        manager.below.divide(plan);
         manager.raise_floors(plan);
         let ShareManager { layout, governor, measured, .. } = &mut *manager;
         let tree = layout.tree();
@@ -146,16 +151,28 @@ impl Service {
 
     /// What every disk did since this was asked last.
     fn measure_disks(&self, manager: &mut ShareManager, plan: &ServePlan, elapsed: Duration) {
-        let most = plan.store.memory_bytes / UNIT_BYTES;
+        let most = plan.disks_bytes() / UNIT_BYTES;
         manager.measured.clear();
         let by_name = plan.by_name();
         let mut told = self.ask_disks(move |w, id| answer(w, id, most));
         share_out(&mut told);
-        for (disk, answer) in told {
-            let name = &disk.info().name;
-            let (Some((reads, answers)), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
+        for (served, answer) in told {
+            let name = &served.info().name;
+            let (Some(answer), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
+            let Answered { reads, counted, answers } = answer;
             // Of a disk with parts: what reads of all of it took.
             let times = Times::of(&reads, elapsed, p99_for(plan, disk));
+            // What its parts would do with more of the SSD store is not known.
+            let whole = answers.first().filter(|_| answers.len() == 1);
+            let interval = Interval {
+                worker: served.worker_number(),
+                counted,
+                telemetry: whole.and_then(|a| a.telemetry.as_ref()),
+                disks: whole.map_or(1, |a| a.pool.len().max(1) as u64),
+                hit_us: times.hit_us,
+                elapsed,
+            };
+            manager.below.note(name, &interval);
             let leaves: Vec<_> = disk.leaves().collect();
             for answer in answers {
                 let Some((_, leaf, _)) = leaves.iter().find(|l| l.0 == answer.part.0) else { continue };
@@ -266,9 +283,10 @@ impl Service {
 }
 
 /// What one disk and each of its parts did since this was asked last; measuring begins with the first question.
-fn answer(w: &mut Worker, id: DiskId, most: u64) -> Answered {
+fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<Answered> {
     let reads = w.reads_between(id)?;
     let core = w.core();
+    let counted = Counted::of(core, id);
     let held = held_bytes(core, id);
     let whole = held.len() == 1;
     let pool = core.pool(id).to_vec();
@@ -287,6 +305,9 @@ fn answer(w: &mut Worker, id: DiskId, most: u64) -> Answered {
                 core.measure_part(id, part, Some(most));
             }
         }
+        if whole && first {
+            core.measure_reach(id, counted.reach(most));
+        }
         // What operations may take is the disk's own.
         let fixed = core.bytes_for(id, 0);
         let disks = pool.len().max(1) as u64;
@@ -299,7 +320,8 @@ fn answer(w: &mut Worker, id: DiskId, most: u64) -> Answered {
         let working_set_bytes = if working_set == 0 { 0 } else { bytes_for(working_set) };
         Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes, pool: pool.clone() }
     });
-    Some((reads, answers.collect()))
+    let answers = answers.collect();
+    Some(Answered { reads, counted, answers })
 }
 
 /// Bytes of the store that a disk holds, or itself and each of its parts.
@@ -407,16 +429,22 @@ fn move_groups(
     again
 }
 
-/// What a disk answered: its reads since it was asked last, and what it and its ranges were measured to need.
-type Answered = Option<(ReadsBetween, Vec<Answer>)>;
+/// What a disk answered.
+struct Answered {
+    /// Its reads since it was asked last.
+    reads: ReadsBetween,
+    counted: Counted,
+    /// What it and its ranges were measured to need.
+    answers: Vec<Answer>,
+}
 
 /// Gives each disk of those that were measured together an equal part of what was measured: to whoever divides by
 /// curves, as many disks with such parts are the same as one with the whole, since each has the part of the misses at
 /// the part of the size.
-fn share_out(told: &mut [(Arc<ServedDisk>, Answered)]) {
+fn share_out(told: &mut [(Arc<ServedDisk>, Option<Answered>)]) {
     let mut whole: HashMap<(usize, DiskId), (Telemetry, Vec<u64>, u64)> = HashMap::new();
     for (disk, answer) in told.iter() {
-        let Some((_, answers)) = answer else { continue };
+        let Some(Answered { answers, .. }) = answer else { continue };
         if let Some(Answer { telemetry: Some(t), sizes, working_set_bytes, pool, .. }) = answers.first()
             && pool.first() == Some(&disk.id())
         {
@@ -425,7 +453,7 @@ fn share_out(told: &mut [(Arc<ServedDisk>, Answered)]) {
         }
     }
     for (disk, answer) in told.iter_mut() {
-        let Some((_, answers)) = answer else { continue };
+        let Some(Answered { answers, .. }) = answer else { continue };
         for answer in answers.iter_mut().filter(|a| !a.pool.is_empty()) {
             let Some((t, sizes, working_set_bytes)) = whole.get(&(disk.worker_number(), answer.pool[0])) else {
                 continue;
@@ -440,6 +468,9 @@ fn share_out(told: &mut [(Arc<ServedDisk>, Answered)]) {
                 curve: Curve::falling(points),
                 of_policy: t.of_policy,
                 working_set: t.working_set / disks,
+                deep: t.deep.as_ref().map(|deep| {
+                    Curve::falling(deep.points().iter().map(|&(n, misses)| (n / disks, misses / disks as f64)))
+                }),
             });
             answer.sizes = sizes.iter().map(|bytes| bytes / disks).collect();
             answer.working_set_bytes = working_set_bytes / disks;

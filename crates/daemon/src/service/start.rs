@@ -102,7 +102,7 @@ impl Service {
     /// A daemon with its workers, that serves nothing yet.
     /// The frames of its workers are in `memories`, if another process has left them.
     pub(super) fn without_disks(plan: ServePlan, memories: Vec<SharedMemory>) -> std::io::Result<Arc<Self>> {
-        let core = CoreOptions::new(plan.store.memory_bytes);
+        let core = CoreOptions::new(plan.disks_bytes());
         let mut memories = memories.into_iter();
         let mut workers = Vec::new();
         for n in 0..plan.daemon.workers.max(1) {
@@ -120,7 +120,7 @@ impl Service {
             })?);
         }
         let event_loop = EventLoop::start()?;
-        let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes)?;
+        let watch = Watch::new(plan.pressure.clone(), plan.disks_floor_bytes(), plan.disks_bytes())?;
         // After the images, which no store may be written over.
         let (ssd, stores) = ssd::SsdState::begin(&plan);
         if let Err(e) = ssd::give(&workers, stores) {

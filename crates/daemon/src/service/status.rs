@@ -203,12 +203,12 @@ impl Service {
     /// What the store holds, and what copying contents has taken; `saved_bytes` are what all disks together have
     /// cached.
     fn store_status(&self, plan: &ServePlan, saved_bytes: u64) -> (StoreStatus, u64) {
-        let view = self.watch.view();
+        let (view, aside) = (self.watch.view(), plan.ssd.memory_bytes);
         let mut store = StoreStatus {
             memory_bytes: plan.store.memory_bytes,
-            floor_bytes: view.floor_bytes,
-            limit_bytes: view.most_bytes,
-            allowed_bytes: view.allowed_bytes,
+            floor_bytes: view.floor_bytes + aside,
+            limit_bytes: view.most_bytes + aside,
+            allowed_bytes: view.allowed_bytes + aside,
             saved_bytes,
             ..StoreStatus::default()
         };
@@ -216,11 +216,14 @@ impl Service {
         // No share moves from one worker to the next while they are asked.
         let still = self.shares.lock();
         for worker in &self.workers {
-            let ask = |w: &mut crate::worker::Worker| (w.core().memory(), w.core().frames_used(), w.copying_ns());
-            let Ok((memory, frames, ns)) = worker.call(ask) else { continue };
+            let ask = |w: &mut crate::worker::Worker| {
+                let ssd_bytes = w.core().ssd().map_or(0, |ssd| ssd.stats().iter().map(|s| s.memory).sum::<u64>());
+                (w.core().memory(), w.core().frames_used(), w.copying_ns(), ssd_bytes)
+            };
+            let Ok((memory, frames, ns, ssd_bytes)) = worker.call(ask) else { continue };
             copying_ns += ns;
             store.data_bytes += frames * FRAME_BYTES as u64;
-            store.metadata_bytes += memory.metadata_bytes;
+            store.metadata_bytes += memory.metadata_bytes + ssd_bytes;
             store.io_bytes += memory.frames_bytes;
         }
         drop(still);

@@ -1,6 +1,8 @@
 //! The meter of one disk, or of a container's part of one: counts its requests and estimates its miss-ratio curve.
 //!
-//! Owns the counts of an interval and both estimates of the curve, which share one hash and one comparison a request.
+//! Owns the counts of an interval and all estimates of the curve, which share one hash and one comparison a request:
+//! that of LRU and that of the policy as far as RAM reaches; and, where there is a store below, that of LRU as far as
+//! both reach together, from a sample of its own, so that sizes of RAM are known as well as without it.
 //! Never decides anything, and never reads a clock: the caller ends an interval.
 //! Invariant: whatever a guest asks for, a request costs on average no more time than the options allow.
 
@@ -30,15 +32,19 @@ pub struct MeterOptions {
     pub lru: LruCurveOptions,
     /// Of the curve for the policy in use.
     pub policy: PolicyCurveOptions,
+    /// Of the curve that reaches over two stores; its largest size of interest is what [`Meter::set_reach`] says.
+    pub deep: LruCurveOptions,
     /// Requests in excess of the working set's misses, in parts of all requests: see [`Curve::working_set`].
     pub working_set_slack: f64,
 }
 
 impl Default for MeterOptions {
-    /// The defaults of both curves, and a hundredth for the working set.
+    /// The defaults of both curves, half of LRU's sample for the one over two stores, and a hundredth for the working
+    /// set.
     fn default() -> Self {
         let (lru, policy) = (LruCurveOptions::default(), PolicyCurveOptions::default());
-        Self { lru, policy, working_set_slack: 0.01 }
+        let deep = LruCurveOptions { samples_max: lru.samples_max / 2, ..lru };
+        Self { lru, policy, deep, working_set_slack: 0.01 }
     }
 }
 
@@ -60,10 +66,16 @@ pub struct Telemetry {
     pub of_policy: bool,
     /// The working-set size in blocks, by the curve: see [`Curve::working_set`].
     pub working_set: u64,
+    /// Misses of both stores together by the sum of their sizes, for LRU, for as many requests as the interval had; if
+    /// [`Meter::set_reach`] has asked for it. An interval weighs half as much as one eight intervals later.
+    pub deep: Option<Curve>,
 }
 
 /// Sampled requests that are worked off together.
 const BATCH: usize = 64;
+/// Intervals after which what the curve over two stores was made from weighs half: blocks of a large store are asked
+/// for again after a long time, and a share of it moves slowly.
+const DEEP_INTERVALS: u32 = 8;
 
 /// See the head of the file.
 pub struct Meter<K: PolicySet = PolicyKind> {
@@ -82,6 +94,10 @@ pub struct Meter<K: PolicySet = PolicyKind> {
     size_max: u64,
     lru: LruCurve,
     policy: PolicyCurve<K>,
+    deep: Option<Box<LruCurve>>,
+    deep_options: LruCurveOptions,
+    /// Intervals since that was made to weigh half.
+    deep_intervals: u32,
     correction: Correction,
     /// The client holds blocks itself, and the leaf only those that it holds no longer.
     exclusive: bool,
@@ -110,6 +126,9 @@ impl<K: PolicySet> Meter<K> {
             size_max,
             lru,
             policy,
+            deep: None,
+            deep_options: options.deep,
+            deep_intervals: 0,
             correction: Correction::new(share),
             exclusive: false,
         };
@@ -165,10 +184,12 @@ impl<K: PolicySet> Meter<K> {
         if self.threshold.admits(hash) {
             // in order, and working them off may have lowered the threshold
             self.work_off();
-            if self.lru.threshold().admits(hash) {
-                tell(&mut self.lru, block);
-                self.update_threshold();
+            for curve in std::iter::once(&mut self.lru).chain(self.deep.as_deref_mut()) {
+                if curve.threshold().admits(hash) {
+                    tell(curve, block);
+                }
             }
+            self.update_threshold();
         }
     }
 
@@ -181,6 +202,7 @@ impl<K: PolicySet> Meter<K> {
             self.exclusive = exclusive;
             self.tell();
             self.lru.forget();
+            self.deep.iter_mut().for_each(|deep| deep.forget());
             self.correction = Correction::new(self.share);
             self.set_sizes();
         }
@@ -205,12 +227,25 @@ impl<K: PolicySet> Meter<K> {
             }
         }
         self.policy.sampled(&self.waiting);
+        if let Some(deep) = &mut self.deep {
+            for &(block, hash) in &self.waiting {
+                if deep.threshold().admits(hash) {
+                    deep.sampled(block);
+                }
+            }
+        }
         self.waiting.clear();
         self.update_threshold();
     }
 
     fn update_threshold(&mut self) {
-        self.threshold = self.policy.threshold().map_or(self.lru.threshold(), |t| t.max(self.lru.threshold()));
+        self.threshold = self.highest();
+    }
+
+    /// The highest of the estimates' thresholds.
+    fn highest(&self) -> Threshold {
+        let others = self.policy.threshold().into_iter().chain(self.deep.as_ref().map(|deep| deep.threshold()));
+        others.fold(self.lru.threshold(), |highest, t| highest.max(t))
     }
 
     /// Tells the estimates of all requests that they do not know of yet. How many there were they cannot count, since
@@ -220,6 +255,7 @@ impl<K: PolicySet> Meter<K> {
         let news = self.requests - std::mem::replace(&mut self.told, self.requests);
         self.lru.count(news);
         self.policy.count(news);
+        self.deep.iter_mut().for_each(|deep| deep.count(news));
     }
 
     /// Ends the interval and returns what was measured in it. After an interval without requests the curve has the
@@ -239,10 +275,16 @@ impl<K: PolicySet> Meter<K> {
             working_set: curve.working_set(self.working_set_slack),
             curve,
             of_policy,
+            deep: self.deep.as_ref().map(|deep| deep.curve().scaled_to(self.requests as f64)),
         };
         (self.requests, self.told, self.misses, self.ahead) = (0, 0, 0, 0);
         self.lru.decay();
         self.policy.decay();
+        self.deep_intervals += 1;
+        if self.deep_intervals >= DEEP_INTERVALS {
+            self.deep.iter_mut().for_each(|deep| deep.decay());
+            self.deep_intervals = 0;
+        }
         self.update_threshold();
         telemetry
     }
@@ -291,6 +333,22 @@ impl<K: PolicySet> Meter<K> {
         }
     }
 
+    /// The leaf has a store below its own: from now on it is also measured what both together would miss, up to so many
+    /// blocks; `None` ends that. What was measured of it is kept while it goes on.
+    pub fn set_reach(&mut self, blocks: Option<u64>) {
+        self.tell();
+        match (blocks, &mut self.deep) {
+            (Some(blocks), Some(deep)) => deep.set_size_max(blocks),
+            (Some(size_max), None) => {
+                let options = LruCurveOptions { size_max, ..self.deep_options };
+                self.deep = Some(Box::new(LruCurve::with_filter(options, self.key)));
+                self.deep_intervals = 0;
+            }
+            (None, _) => self.deep = None,
+        }
+        self.update_threshold();
+    }
+
     fn set_sizes(&mut self) {
         let sizes = if self.exclusive { vec![] } else { sizes_around(self.share, self.size_max) };
         self.tell();
@@ -316,7 +374,9 @@ impl<K: PolicySet> Meter<K> {
 
     /// Bytes of memory that it may come to hold, as long as share, sizes and policy stay.
     pub fn memory_bytes_max(&self) -> usize {
-        self.memory_bytes() - self.lru.memory_bytes() + self.lru.memory_bytes_max()
+        let curves = || std::iter::once(&self.lru).chain(self.deep.as_deref());
+        let now: usize = curves().map(LruCurve::memory_bytes).sum();
+        self.memory_bytes() - now + curves().map(LruCurve::memory_bytes_max).sum::<usize>()
     }
 
     /// Bytes of memory held.
@@ -325,13 +385,14 @@ impl<K: PolicySet> Meter<K> {
             + self.waiting.capacity() * size_of::<(u64, u64)>()
             + self.lru.memory_bytes()
             + self.policy.memory_bytes()
+            + self.deep.as_ref().map_or(0, |deep| deep.memory_bytes())
     }
 
     /// Checks the invariants; for tests. Panics with what is broken.
     pub fn check(&self) {
         self.lru.check();
         self.policy.check();
-        let higher = self.policy.threshold().map_or(self.lru.threshold(), |t| t.max(self.lru.threshold()));
-        assert_eq!(self.threshold, higher, "the meter asks whom a block concerns");
+        self.deep.iter().for_each(|deep| deep.check());
+        assert_eq!(self.threshold, self.highest(), "the meter asks whom a block concerns");
     }
 }

@@ -17,6 +17,7 @@ mod meter;
 pub(crate) mod points;
 mod policy;
 mod recency;
+mod stacked;
 mod tenants;
 
 pub use histogram::{bucket, last_of};
@@ -25,5 +26,6 @@ pub use meter::{Meter, MeterOptions, Served, Telemetry};
 pub use points::Curve;
 pub use policy::{PolicyCurve, PolicyCurveOptions, sizes_around};
 pub use recency::Recency;
+pub use stacked::{Benefit, Stacked, StoreTimes};
 pub(crate) use tenants::partitioned_by_weight;
 pub use tenants::{best_partition, partitioned, shared};

@@ -150,6 +150,13 @@ impl Curve {
         Self::new(self.requests(), self.points[1..].iter().map(|&(s, misses)| (size(s), misses)))
     }
 
+    /// What is left to a store below one of `size` blocks: the misses of that one, by the size of the store below.
+    #[must_use]
+    pub fn beyond(&self, size: u64) -> Self {
+        let rest = self.points.iter().filter(|p| p.0 > size).map(|&(s, misses)| (s - size, misses));
+        Self::falling(std::iter::once((0, self.misses_at(size))).chain(rest))
+    }
+
     /// Of the sizes with `misses` misses, the one that is nearest to `size` on the side where a falling curve has it;
     /// `None` if there is none on that side.
     pub(super) fn nearest_size(&self, size: f64, misses: f64) -> Option<f64> {
@@ -258,6 +265,14 @@ pub(crate) mod tests {
         assert_eq!(curve.working_set(0.0), 10);
         assert_eq!(curve.working_set(0.45), 10);
         assert_eq!(curve.working_set(1.0), 0);
+    }
+
+    #[test]
+    fn what_is_beyond_a_size_begins_with_what_that_misses() {
+        let curve = Curve::new(100.0, [(10, 60.0), (30, 20.0)]);
+        assert_eq!(curve.beyond(20).points(), [(0, 40.0), (10, 20.0)]);
+        assert_eq!(curve.beyond(0).points(), curve.points());
+        assert_eq!(curve.beyond(99).points(), [(0, 20.0)]);
     }
 
     #[test]

@@ -13,4 +13,5 @@ mod partition;
 mod reference;
 mod split;
 mod stores;
+mod stores_curve;
 mod tenants;

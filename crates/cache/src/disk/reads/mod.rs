@@ -371,7 +371,7 @@ impl<P: FaultInjection> Disk<P> {
         let frames = self.operations.take_frames(budget, count, cx.arena);
         let left = if self.faults.has(Bug::ReadPastEnd) { u64::MAX } else { self.settings.size() - first * B };
         let len = (count * B).min(left);
-        let read = self.read_for(first, count, rec);
+        let read = ReadOp { since_ns: cx.now_ns, ..self.read_for(first, count, rec) };
         let buf = IoBuf { frames, head: 0, len: len as u32 };
         let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
         self.near.reading(op, first, count as u32);
@@ -387,7 +387,8 @@ impl<P: FaultInjection> Disk<P> {
             wanted = all;
         }
         let count = count as u32;
-        ReadOp { first, count, fresh: all, wanted, stored: None, apart: false, ahead, joined: 0, head, tail: head }
+        let (stored, apart, since_ns, joined, tail) = (None, false, 0, 0, head);
+        ReadOp { first, count, fresh: all, wanted, stored, apart, since_ns, ahead, joined, head, tail }
     }
 
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.

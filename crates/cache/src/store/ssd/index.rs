@@ -87,12 +87,21 @@ pub(super) struct Index {
 impl Index {
     /// An empty index for slots below `slots`; `seed` keys the permutation.
     pub fn new(slots: u32, seed: u64) -> Self {
-        let wanted = u64::from(slots) * 1000 / LOAD_PER_MILLE / WAYS as u64 + 1;
+        let wanted = Self::buckets_for(slots);
         let buckets = vec![Bucket::default(); wanted as usize].into_boxed_slice();
         let slot_bits = 32 - slots.leading_zeros();
         let cut = wanted.ilog2();
         assert!(FLAG_BITS + slot_bits + (BITS - cut) <= 48, "an entry has 48 bits");
         Self { buckets, seed, slot_bits, cut, len: 0, held: 0, turn: 0 }
+    }
+
+    fn buckets_for(slots: u32) -> u64 {
+        u64::from(slots) * 1000 / LOAD_PER_MILLE / WAYS as u64 + 1
+    }
+
+    /// Bytes of the table of an index for so many slots.
+    pub fn bytes_for(slots: u32) -> u64 {
+        Self::buckets_for(slots) * size_of::<Bucket>() as u64
     }
 
     /// Bytes of the table.

@@ -38,6 +38,7 @@ mod admission;
 mod format;
 mod index;
 mod measured;
+mod memory;
 mod permutation;
 mod region;
 mod segments;
@@ -48,6 +49,7 @@ mod sums;
 mod types;
 mod worth;
 
+pub use memory::memory_bytes_for;
 pub use region::{Format, Media, NoRegion, Recovered, Region};
 pub use store::Ssd;
 pub use types::*;

@@ -105,6 +105,13 @@ impl Segments {
             + size_of_val(&*self.queues)
     }
 
+    /// The most that [`Segments::bytes`] says of a region of this layout: each list of free ones may grow to twice what
+    /// it needs.
+    pub fn bytes_max(layout: &Layout) -> u64 {
+        let each = size_of::<Segment>() + 2 * 2 * size_of::<u32>();
+        u64::from(layout.segments) * each as u64 + (OWNERS_MAX * size_of::<Queue>()) as u64
+    }
+
     pub fn number_of(&self, slot: u32) -> u32 {
         slot >> self.shift
     }

@@ -92,21 +92,25 @@ fn a_changed_block_is_the_disks_own() {
 }
 
 #[test]
-fn the_share_of_a_disk_follows_what_it_looks_for() {
+fn the_part_of_a_share_that_is_the_bases_follows_what_is_looked_for() {
     let mut r = clones(NoFaults, true);
-    let share = |r: &Rig| r.core.ssd_stats_of(DiskId(0)).unwrap().share_blocks;
-    assert_eq!(share(&r), 500, "half of it is the base's");
+    let share = |r: &Rig| {
+        let base = r.core.ssd_base_of(DiskId(0)).unwrap();
+        assert_eq!(r.core.ssd_stats_of(DiskId(0)).unwrap().share_blocks, 1000, "that of both");
+        r.core.ssd().unwrap().owner_stats(base).share_blocks
+    };
+    assert_eq!(share(&r), 1500, "half of each of three disks'");
     for _ in 0..4 {
         read_all(&mut r, 0);
         read_all(&mut r, 0);
         r.tick(1);
     }
-    assert!(share(&r) < 300, "{}: all that it looks for is the base's", share(&r));
+    assert!(share(&r) > 1700, "{}: all that the first disk looks for is the base's", share(&r));
     for _ in 0..8 {
         (300..700).step_by(20).for_each(|first| _ = r.read(0, first, 20));
         r.tick(1);
     }
-    assert!(share(&r) > 700, "{}: nothing is", share(&r));
+    assert!(share(&r) < 1300, "{}: nothing is", share(&r));
 }
 
 /// A guest page with another content of equal hash, copied, evicted to the store and read again, reaches its own disk

@@ -22,6 +22,13 @@ pub(super) enum Unit {
     Seconds,
 }
 
+impl Unit {
+    /// What a counter of a disk stands for, which counts nanoseconds where the unit is seconds.
+    pub(super) fn of_counter(self, count: f64) -> f64 {
+        if self == Self::Seconds { count / 1e9 } else { count }
+    }
+}
+
 /// A number, and where it stands in what `read` is given.
 pub(super) struct Place<T: 'static> {
     /// The way to it in the API's JSON.

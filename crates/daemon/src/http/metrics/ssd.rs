@@ -11,6 +11,33 @@ macro_rules! place {
     };
 }
 
+macro_rules! node {
+    ($($path:ident).+) => {
+        Read::Node(Place {
+            path: concat!("nodes[].ssd", $(".", stringify!($path)),+),
+            read: |n| n.ssd.as_ref()?.$($path).+.number(),
+        })
+    };
+}
+
+macro_rules! next {
+    ($store:ident, $field:ident) => {
+        Read::Node(Place {
+            path: concat!("nodes[].", stringify!($store), ".", stringify!($field)),
+            read: |n| n.$store.as_ref()?.$field.number(),
+        })
+    };
+}
+
+macro_rules! saved {
+    ($store:ident) => {
+        Read::Node(Place {
+            path: concat!("nodes[].", stringify!($store), ".saved_ms_per_second"),
+            read: |n| n.$store.as_ref()?.saved_ms_per_second.map(|ms| ms / 1e3),
+        })
+    };
+}
+
 macro_rules! ssd {
     ($($path:ident).+) => { Read::Daemon(place!($($path).+)) };
 }
@@ -31,6 +58,12 @@ pub(super) const TABLE: &[Family] = &[
         "Memory of the SSD store's tables, and of blocks that wait to be written to it.",
         Bytes,
         ssd!(memory_bytes),
+    ),
+    gauge(
+        "undercroft_ssd_memory_reserved_bytes",
+        "What of `store.memory` is set aside for that, in service or not.",
+        Bytes,
+        ssd!(memory_reserved_bytes),
     ),
     gauge(
         "undercroft_ssd_budget_left_bytes",
@@ -108,5 +141,38 @@ pub(super) const TABLE: &[Family] = &[
         "Blocks of the SSD store that were not what was written, and came from the image.",
         Blocks,
         ssd!(counters.mismatches),
+    ),
+    gauge("undercroft_node_ssd_share_bytes", "What the node has of the SSD store.", Bytes, node!(share_bytes)),
+    gauge("undercroft_node_ssd_target_bytes", "What it is to have of it.", Bytes, node!(target_bytes)),
+    gauge("undercroft_node_ssd_cached_bytes", "Its blocks in the SSD store.", Bytes, node!(cached_bytes)),
+    gauge(
+        "undercroft_node_next_ram_image_reads_per_second",
+        "Blocks a second that a tenth more RAM would keep from being read from the image, by the curves.",
+        Number,
+        next!(next_ram, image_reads_saved_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ram_hits_per_second",
+        "Blocks a second that would come from RAM with a tenth more of it, by the curves.",
+        Number,
+        next!(next_ram, ram_hits_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ram_saved_ratio",
+        "Seconds of waiting that a tenth more RAM would save in a second, by curves and mean times.",
+        Number,
+        saved!(next_ram),
+    ),
+    gauge(
+        "undercroft_node_next_ssd_image_reads_per_second",
+        "Blocks a second that a tenth more of the SSD store would keep from being read from the image, by the curves.",
+        Number,
+        next!(next_ssd, image_reads_saved_per_second),
+    ),
+    gauge(
+        "undercroft_node_next_ssd_saved_ratio",
+        "Seconds of waiting that a tenth more of the SSD store would save in a second, by curves and mean times.",
+        Number,
+        saved!(next_ssd),
     ),
 ];

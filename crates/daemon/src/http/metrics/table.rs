@@ -72,7 +72,10 @@ macro_rules! counters {
     ($($(#[doc = $help:literal])* $name:ident: $unit:ident, $metric:literal;)*) => {
         /// The counters of disks; what they are is said in their own table.
         const DISK_COUNTERS: &[Family] = &[
-            $(counter($metric, concat!($($help),*).trim_ascii_start(), $unit, disk!(counters.$name)),)*
+            $(counter($metric, concat!($($help),*).trim_ascii_start(), $unit, Read::Disk(Place {
+                path: concat!("disks[].counters.", stringify!($name)),
+                read: |d| d.counters.$name.number().map(|n| $unit.of_counter(n)),
+            })),)*
         ];
     };
 }

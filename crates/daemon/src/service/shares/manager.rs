@@ -3,6 +3,7 @@
 //! Owns the tree's being that of the plan. Never asks a worker, never moves anything: `shares` does. Invariant: while
 //! `followed` names a plan, the tree is that of it, with those floors raised.
 
+use super::below::BelowShares;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub(in crate::service) struct ShareManager {
     /// What each disk is to have, by name, in units.
     pub(in crate::service) targets: BTreeMap<String, u64>,
     pub(in crate::service) measured: HashMap<String, Measured>,
+    /// What is known of disks and their shares of the SSD store.
+    pub(in crate::service) below: BelowShares,
     /// What each disk held when shares moved last, by name, in units.
     pub(in crate::service) held: HashMap<String, u64>,
     /// When the last interval ended.
@@ -100,7 +103,7 @@ impl ShareManager {
     /// Whether an interval in which no disk has anything to do changes nothing, so that nobody need be asked: the tree
     /// is that of `plan`, shares are where they were to go, and no disk demands what it had before it fell silent.
     pub(super) fn rests(&self, plan: &Arc<ServePlan>) -> bool {
-        self.is_of(plan) && !self.moving && self.problem.is_none() && self.governor.rests()
+        self.is_of(plan) && !self.moving && self.problem.is_none() && self.governor.rests() && self.below.rests()
     }
 
     pub(super) fn interval_ended(&mut self) {

@@ -82,7 +82,6 @@ struct News {
     disks: Vec<Option<Told>>,
     given_up: Vec<GivenUp>,
     out_of_service: Vec<Option<OutOfService>>,
-    room: u64,
 }
 
 fn news(w: &mut Worker, ids: &[DiskId]) -> Option<News> {
@@ -101,7 +100,6 @@ fn news(w: &mut Worker, ids: &[DiskId]) -> Option<News> {
         disks,
         given_up: std::iter::from_fn(|| ssd.given_up()).collect(),
         out_of_service: stats.iter().map(|s| s.out_of_service).collect(),
-        room: stats.iter().map(|s| s.room).sum(),
     })
 }
 
@@ -156,17 +154,19 @@ impl Service {
         }
     }
 
-    /// Divides the room of a worker's store among its disks by their weights.
+    /// Tells a worker's store what its disks are to have of it now.
     fn share_ssd(&self, memory: &mut Memory, worker: usize, plan: &ServePlan, disks: &[&Arc<ServedDisk>], news: &News) {
         let by_name = plan.by_name();
-        let weight = |d: &Arc<ServedDisk>| {
-            let plan_of = by_name.get(d.info().name.as_str()).filter(|p| plan.store_of(p) != Some(StoreChoice::Ram));
-            plan_of.map_or(0, |p| u64::from(p.weight))
-        };
-        let all: u64 = disks.iter().map(|d| weight(d)).sum();
+        let wanted = |d: &Arc<ServedDisk>| plan.store_of(by_name.get(d.info().name.as_str())?);
+        let manager = self.shares.lock();
         for (disk, told) in disks.iter().zip(&news.disks) {
             let Some(Told { life, .. }) = told else { continue };
-            let share = (u128::from(news.room) * u128::from(weight(disk)) / u128::from(all.max(1))) as u64;
+            let share = match wanted(disk) {
+                Some(StoreChoice::Ram) => Some(0),
+                // A disk that has just come waits for the end of the interval.
+                _ => manager.below.of(&disk.info().name).and_then(|below| below.share),
+            };
+            let Some(share) = share else { continue };
             if memory.shares.insert((worker, *life), share) != Some(share) {
                 let id = disk.id();
                 let _ = self.workers[worker].send(move |w| w.core().set_ssd_share(id, share));

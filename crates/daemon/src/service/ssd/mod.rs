@@ -151,6 +151,7 @@ impl SsdState {
             devices: open.map_or_else(|| closed.collect(), opened),
             admit: plan.admit.name().to_owned(),
             writes_per_day_bytes: plan.writes_per_day_bytes,
+            memory_reserved_bytes: plan.memory_bytes,
             counters: self.gone,
             ..SsdStatus::default()
         }
@@ -287,17 +288,28 @@ impl Service {
     fn add_workers(&self, status: &mut SsdStatus) {
         let disks = self.disks();
         for (n, worker) in self.workers.iter().enumerate() {
-            let ids: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).map(|d| d.id()).collect();
+            let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).collect();
+            let ids: Vec<_> = own.iter().map(|d| d.id()).collect();
             let asked = worker.call(move |w| {
-                let mut owners: Vec<_> = ids.iter().filter_map(|id| w.core().ssd_stats_of(*id)).collect();
+                let owners: Vec<_> = ids.iter().map(|id| w.core().ssd_stats_of(*id)).collect();
                 let bases: BTreeSet<_> = ids.iter().filter_map(|id| w.core().ssd_base_of(*id)).collect();
                 let ssd = w.core().ssd()?;
-                owners.extend(bases.into_iter().map(|base| ssd.owner_stats(base)));
-                Some((ssd.stats(), owners))
+                let bases: Vec<_> = bases.into_iter().map(|base| ssd.owner_stats(base)).collect();
+                Some((ssd.stats(), owners, bases))
             });
-            let Ok(Some((devices, owners))) = asked else { continue };
+            let Ok(Some((devices, owners, bases))) = asked else { continue };
             shown::add(status, n, &devices);
-            owners.iter().for_each(|owner| shown::count(&mut status.counters, owner));
+            bases.iter().for_each(|base| shown::count(&mut status.counters, base));
+            for (disk, owner) in own.iter().zip(&owners).filter_map(|(disk, owner)| Some((disk, owner.as_ref()?))) {
+                shown::count(&mut status.counters, owner);
+                status.disks.push(shown::disk(&disk.info().name, owner));
+            }
+        }
+        status.disks.sort_by(|a, b| a.disk.cmp(&b.disk));
+        let manager = self.shares.lock();
+        for disk in &mut status.disks {
+            let target = manager.below.of(&disk.disk).filter(|below| below.is_below()).map(|below| below.target);
+            disk.target_bytes = target.map_or(disk.share_bytes, |blocks| blocks * FRAME_BYTES as u64);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the sums. Never asks a worker. Invariant: what a disk counted that is gone is still counted.
 
-use undercroft_api::{SsdClass, SsdCounters, SsdStatus, SsdWritten};
+use undercroft_api::{SsdClass, SsdCounters, SsdDiskStatus, SsdStatus, SsdWritten};
 use undercroft_cache::ssd::{Class, OutOfService, OwnerStats, Refusal, SsdStats};
 
 const BLOCK: u64 = 4096;
@@ -32,6 +32,19 @@ pub(super) fn count(sum: &mut SsdCounters, stats: &OwnerStats) {
     add(&mut classes.again, Class::Again);
     add(&mut classes.again_sequential, Class::AgainSequential);
     add(&mut classes.reused, Class::Reused);
+}
+
+/// What a disk has.
+pub(super) fn disk(name: &str, stats: &OwnerStats) -> SsdDiskStatus {
+    SsdDiskStatus {
+        disk: name.to_owned(),
+        share_bytes: stats.share_blocks * BLOCK,
+        target_bytes: 0,
+        cached_bytes: stats.blocks * BLOCK,
+        hits: stats.hits,
+        misses: stats.misses,
+        admitted: stats.admitted,
+    }
 }
 
 /// Adds what the store of worker `worker` says of its devices.

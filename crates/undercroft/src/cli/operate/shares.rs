@@ -48,6 +48,8 @@ fn describe(status: &SharesStatus) -> String {
         table.add_row(row(status, node));
     }
     let mut text = lines(&table);
+    text += &of_ssd(status);
+    text += &next_of(status);
     if let Some(problem) = &status.problem {
         text += &format!("shares stay as they are: {}\n", paint(WARNING, problem));
     }
@@ -60,12 +62,51 @@ fn describe(status: &SharesStatus) -> String {
     text
 }
 
-fn row(status: &SharesStatus, node: &NodeStatus) -> [String; 11] {
+/// Who has how much of the SSD store; nothing where nobody has.
+fn of_ssd(status: &SharesStatus) -> String {
+    let mut table = with_left(&["SSD STORE", "SHARE", "TARGET", "CACHED", "HITS", "MISSES"], |column| column == 0);
+    let mut any = false;
+    for node in &status.nodes {
+        let Some(ssd) = &node.ssd else { continue };
+        let [share, target, cached] = [ssd.share_bytes, ssd.target_bytes, ssd.cached_bytes].map(human_size);
+        table.add_row([indented(status, node), share, target, cached, ssd.hits.to_string(), ssd.misses.to_string()]);
+        any = true;
+    }
+    if any { format!("\n{}", lines(&table)) } else { String::new() }
+}
+
+/// What a tenth more of each store would bring, a second; nothing where that would bring nothing.
+fn next_of(status: &SharesStatus) -> String {
+    let header = ["A TENTH MORE", "STORE", "BYTES", "RAM HITS/S", "IMAGE READS/S", "SAVES"];
+    let mut table = with_left(&header, |column| column < 2);
+    let mut any = false;
+    for node in &status.nodes {
+        for (store, next) in [("RAM", node.next_ram), ("SSD", node.next_ssd)] {
+            let Some(next) = next.filter(|n| n.ram_hits_per_second + n.image_reads_saved_per_second >= 0.05) else {
+                continue;
+            };
+            let saves = next.saved_ms_per_second.map_or("-".to_string(), |ms| format!("{ms:.1} ms/s"));
+            let hits = if store == "RAM" { format!("+{:.1}", next.ram_hits_per_second) } else { "-".to_string() };
+            let reads = format!("-{:.1}", next.image_reads_saved_per_second);
+            let bytes = human_size(next.bytes);
+            table.add_row([indented(status, node), store.to_string(), bytes, hits, reads, saves]);
+            any = true;
+        }
+    }
+    if any { format!("\n{}", lines(&table)) } else { String::new() }
+}
+
+/// The name of a node, below that of what it belongs to.
+fn indented(status: &SharesStatus, node: &NodeStatus) -> String {
     let above = |name: &String| status.nodes.iter().find(|n| n.name == *name).and_then(|n| n.parent.as_ref());
     let depth = std::iter::successors(node.parent.as_ref(), |parent| above(parent)).take(status.nodes.len()).count();
+    format!("{}{}", "  ".repeat(depth), node.name)
+}
+
+fn row(status: &SharesStatus, node: &NodeStatus) -> [String; 11] {
     let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { human_size(bytes) };
     [
-        format!("{}{}", "  ".repeat(depth), node.name),
+        indented(status, node),
         if node.level == "host" { "-".to_string() } else { node.weight.to_string() },
         if node.set_floor_bytes > node.floor_bytes {
             format!("{} of {}", human_size(node.floor_bytes), human_size(node.set_floor_bytes))
@@ -166,6 +207,7 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
 mod tests {
     use super::*;
     use anstream::adapter::strip_str;
+    use undercroft_api::{NextStatus, NodeSsdStatus};
 
     fn node(name: &str, parent: Option<&str>, working_set_bytes: u64) -> NodeStatus {
         let (name, parent) = (name.to_string(), parent.map(str::to_string));
@@ -180,6 +222,38 @@ mod tests {
         let ends: Vec<&str> = text.lines().map(|l| l.rsplit(' ').next().unwrap()).collect();
         assert_eq!(ends, ["SET", "1MiB", "1MiB", "-"], "{text}");
         assert!(text.contains("\n  a "), "{text}");
+    }
+
+    #[test]
+    fn both_stores_are_told_with_what_more_of_each_would_bring() {
+        let next = |bytes, ram, image, ms| {
+            let (ram_hits_per_second, image_reads_saved_per_second) = (ram, image);
+            Some(NextStatus { bytes, ram_hits_per_second, image_reads_saved_per_second, saved_ms_per_second: ms })
+        };
+        let ssd = NodeSsdStatus {
+            share_bytes: 3 << 30,
+            target_bytes: 4 << 30,
+            cached_bytes: 2 << 30,
+            hits: 17,
+            misses: 5,
+            ..NodeSsdStatus::default()
+        };
+        let a = NodeStatus {
+            next_ram: next(1 << 20, 12.0, 7.5, Some(31.25)),
+            next_ssd: next(300 << 20, 0.0, 40.0, None),
+            ssd: Some(ssd),
+            ..node("a", Some("host"), 0)
+        };
+        let nodes = vec![node("host", None, 0), a];
+        let text = describe(&SharesStatus { nodes, intervals: 1, ..SharesStatus::default() });
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        for row in [
+            &["a", "3GiB", "4GiB", "2GiB", "17", "5"][..],
+            &["a", "RAM", "1MiB", "+12.0", "-7.5", "31.2", "ms/s"],
+            &["a", "SSD", "300MiB", "-", "-40.0", "-"],
+        ] {
+            assert!(rows.iter().any(|r| r == row), "{row:?} is missing in\n{text}");
+        }
     }
 
     #[test]

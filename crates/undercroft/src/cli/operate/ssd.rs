@@ -89,7 +89,14 @@ fn describe(s: &SsdStatus) -> String {
     let times = s.write_amplification.map_or(String::new(), |a| format!("; {a:.3} bytes for each byte admitted"));
     let rows = [
         ("held", format!("{} are in RAM or with guests as well, and go first", human_size(s.held_bytes))),
-        ("memory", human_size(s.memory_bytes)),
+        (
+            "memory",
+            format!(
+                "{} of {} set aside in store.memory",
+                human_size(s.memory_bytes),
+                human_size(s.memory_reserved_bytes)
+            ),
+        ),
         ("found", format!("{} of {} blocks", c.hits, c.hits + c.misses)),
         ("admit", format!("{}: {} blocks admitted", s.admit, c.admitted)),
         ("classes", classes(&c.classes)),
@@ -118,7 +125,17 @@ fn describe(s: &SsdStatus) -> String {
             if d.engine.is_empty() { "-".to_owned() } else { d.engine.clone() },
         ]);
     }
-    text + "\n" + &lines(&table)
+    text += &format!("\n{}", lines(&table));
+    if !s.disks.is_empty() {
+        let mut table = plain(&["DISK", "SHARE", "TARGET", "CACHED", "FOUND", "NOT FOUND", "ADMITTED"], 1);
+        for d in &s.disks {
+            let [share, target, cached] = [d.share_bytes, d.target_bytes, d.cached_bytes].map(human_size);
+            let [found, missed, admitted] = [d.hits, d.misses, d.admitted].map(|n| n.to_string());
+            table.add_row([d.disk.clone(), share, target, cached, found, missed, admitted]);
+        }
+        text += &format!("\n{}", lines(&table));
+    }
+    text
 }
 
 /// How many of the blocks of each class the rule admitted, if it tells them apart.

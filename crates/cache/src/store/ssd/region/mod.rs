@@ -63,6 +63,11 @@ struct Owner {
     stats: OwnerStats,
 }
 
+/// Bytes of the table of owners in memory.
+pub(super) fn owner_bytes() -> u64 {
+    (OWNERS_MAX * size_of::<Option<Owner>>()) as u64
+}
+
 /// How far an orderly stop is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stop {

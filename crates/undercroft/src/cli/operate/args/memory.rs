@@ -154,6 +154,14 @@ Columns:
   WORKING SET  what would have to be kept for hardly a miss to be left that any
                size can save; `-` where nothing was read
 
+With an SSD store, who has how much of that (HITS and MISSES: blocks that RAM did not have, in
+the last interval). Each worker divides its part of the store among its own disks, by the same
+weights and controllers as RAM, but for floors, ceilings, sizes and goals, which are of RAM.
+
+A TENTH MORE: what a tenth more RAM, or a tenth more of the SSD store, would bring each disk: blocks
+a second that come from RAM, and that do not come from the image; and milliseconds of waiting that
+this saves a second, by the mean times of reads. Both stores are taken for one LRU stack.
+
 Examples:
   undercroft shares
   undercroft shares --watch   # again every two seconds, until Ctrl-C

@@ -25,6 +25,10 @@ Lines:
   CLASSES      with `admit` measured: how many blocks were admitted of
                those that left RAM for the first time in a while, again, or
                after they had been used again there
+  MEMORY       what its tables take of what is set aside for them in
+               `store.memory`, with blocks that wait to be written
+  SHARE        what a disk may have of it, and where that goes (TARGET); what
+               it has beyond its share goes when the room is wanted
   REFUSED      blocks that were not admitted: by the rule (`admit`), because
                `writes_per_day` was used up, and others
 
