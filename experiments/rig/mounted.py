@@ -64,7 +64,8 @@ def private():
     _private = True
 
 
-def _unmount(where):
+def unmount(where):
+    """Undoes a mount, whoever uses it, and whether or not what served it has died."""
     for _ in range(50):
         if not os.path.ismount(where):
             return
@@ -97,7 +98,7 @@ class Export:
 
     def __exit__(self, *_):
         try:
-            _unmount(self.folder)
+            unmount(self.folder)
         finally:
             if self.process:
                 process.end(self.process)
@@ -137,7 +138,7 @@ class FileSystem:
                 f"mounting {device}",
             )
         except BaseException:
-            _unmount(self.where)
+            unmount(self.where)
             raise
         finally:
             # While it is mounted, this means: once it is not.
@@ -145,7 +146,7 @@ class FileSystem:
         return self
 
     def __exit__(self, *_):
-        _unmount(self.where)
+        unmount(self.where)
         with contextlib.suppress(OSError):
             self.where.rmdir()
 
