@@ -21,7 +21,7 @@ def test_a_database_in_a_container_runs_on_an_ssd_store(scratch):
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     need_root()
     need_loops()
-    need("podman", "runc", "nbdkit", "nbdfuse", "sysbench", "mariadb-install-db", "gcc")
+    need("podman", "runc", "nbdkit", "nbdfuse", "sysbench", "gcc")
     # Long work folders would make socket paths that are too long; mounts are a namespace's of their own.
     run(
         sys.executable, ROOT / "experiments/databases/run.py", "--quick", "--only", "^mariadb-", "--arms", "none,ssd",
