@@ -278,5 +278,6 @@ class SsdRam(Undercroft):
 
 ALL = (Nothing, PageCache, Ram, Ssd, SsdSecond, Both, BothSecond, Peer, RamSsd, SsdRam)
 ARMS = {arm.key: arm for arm in ALL}
-ALONE = [arm.key for arm in ALL[:-2]]
+# `ssd-second` is there to be asked for: --arms.
+ALONE = [arm.key for arm in ALL[:-2] if arm is not SsdSecond]
 MIXED = ["pagecache", "ram", "both", "ram-ssd", "ssd-ram"]

@@ -72,7 +72,12 @@ class Run:
                 pool.submit(engine.load, of, self.lab.work / f"load-{engine.key}", seconds)
                 for engine, of in zip(self.engines, sockets, strict=True)
             ]
-            return [job.result() for job in jobs]
+            try:
+                return [job.result() for job in jobs]
+            except BaseException:
+                # Clients of a server that is gone end at once; nobody waits for them.
+                self.lab.podman.clear()
+                raise
 
     def take(self, arm, servers):
         """Every counter, now."""
