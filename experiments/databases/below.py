@@ -18,6 +18,9 @@ MIB = 1 << 20
 READ_AHEAD_KB = mounted.READ_AHEAD_SECTORS // 2
 # RAM of the daemon where blocks are on the SSD alone: its own tables, what waits to be written, I/O under way.
 SSD_ONLY_BYTES = 24 * MIB
+# For programs, beside the cache: for each database. A daemon with two disks and an SSD store was killed by the kernel
+# with 10 MiB for both.
+PROGRAM_BYTES = serving.PROGRAM_BYTES
 WRITTEN = ("admitted_bytes", "cleaning_bytes", "summaries_bytes", "tables_bytes")
 
 
@@ -40,6 +43,10 @@ class Below:
     def cache_bytes(self):
         """Host memory that caches, beside what each container has of its own."""
         return self.sizes.ram_bytes
+
+    def program_bytes(self):
+        """Host memory for the programs that cache."""
+        return PROGRAM_BYTES * len(self.images)
 
     def container_extra_bytes(self):
         """What each container has besides."""
@@ -116,7 +123,7 @@ class PageCache(Below):
         return 0
 
     def container_extra_bytes(self):
-        return (self.sizes.ram_bytes + serving.PROGRAM_BYTES) // len(self.images)
+        return (self.sizes.ram_bytes + self.program_bytes()) // len(self.images)
 
 
 class Peer(Below):
@@ -126,7 +133,7 @@ class Peer(Below):
     has_ssd = True
 
     def start(self):
-        self.group = self.stack.enter_context(cgroup.Group("stores", self.sizes.ram_bytes + serving.PROGRAM_BYTES))
+        self.group = self.stack.enter_context(cgroup.Group("stores", self.sizes.ram_bytes + self.program_bytes()))
         cache = self.folder / "peer"
         cache.mkdir(parents=True, exist_ok=True)
         self.stack.callback(shutil.rmtree, cache, ignore_errors=True)
@@ -178,7 +185,7 @@ class Undercroft(Below):
         return f'\n[ssd]\npaths = ["{path}"]\nsize = {size}\nadmit = "{self.admit}"\n'
 
     def start(self):
-        self.group = self.stack.enter_context(cgroup.Group("stores", self.cache_bytes() + serving.PROGRAM_BYTES))
+        self.group = self.stack.enter_context(cgroup.Group("stores", self.cache_bytes() + self.program_bytes()))
         self.control = self.run_dir / "control.sock"
         # Regions of the SSD are for one worker each: with one disk, a second worker's would stay empty.
         lines = [
@@ -225,7 +232,10 @@ class Undercroft(Below):
 
     def check(self):
         if self.process.poll() is not None:
-            raise process.Stopped(f"undercroft ended with {self.process.returncode}: {process.tail(self.log)}")
+            killed = " (the kernel killed it: its control group is full)" if self.group.killed() else ""
+            raise process.Stopped(
+                f"undercroft ended with {self.process.returncode}{killed}: {process.tail(self.log)} (log: {self.log})"
+            )
 
     def own(self):
         status = json.loads(self.ctl("status", "--json"))

@@ -191,8 +191,8 @@ image, which waits before every transfer. Undercroft reads that disk over NBD, `
 others have it through nbdfuse and a loop device. What the figures of the paper show in kind (2.2, 4.1 to 4.26):
 throughput, latency and hits over sizes of RAM and SSD.
 
-- *Equal memory*: what Undercroft and the peer have for a cache, and 10 MiB for programs, the arm `page cache` has as a
-  higher limit of its container. Undercroft with `store = "ssd"` has 24 MiB of RAM instead.
+- *Equal memory*: what Undercroft and the peer have for a cache, and 10 MiB for programs for each database, the arm
+  `page cache` has as a higher limit of its container. Undercroft with `store = "ssd"` has 24 MiB of RAM instead.
 - *Cached twice*: the file system above Undercroft and the peer has a page cache, too, with what the container has.
 - *CPU*: processes between file system and slow disk; the slow disk itself (nbdkit) and kernel threads are in `machine
   busy` alone, which is of the whole machine and whatever else ran on it.

@@ -24,7 +24,7 @@ from databases.containers import Podman  # noqa: E402
 from databases.engines import ENGINES, PostgreSQL  # noqa: E402
 from databases.masters import Masters  # noqa: E402
 from exclusive.store import Store  # noqa: E402
-from rig import cgroup, guest as guests, machine, mounted, readahead, serving, slowdisk  # noqa: E402
+from rig import cgroup, guest as guests, machine, mounted, readahead, slowdisk  # noqa: E402
 from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 from rig.screen import Screen  # noqa: E402
@@ -151,7 +151,7 @@ def of_cell(lab, store, cell, a, facts):
         cell.id,
         facts | {
             "title": cell.title, "engines": list(cell.engines), "ram_bytes": cell.sizes.ram_bytes,
-            "ssd_bytes": cell.sizes.ssd_bytes, "program_bytes": serving.PROGRAM_BYTES,
+            "ssd_bytes": cell.sizes.ssd_bytes, "program_bytes": below.PROGRAM_BYTES * len(cell.engines),
             "base_bytes": {key: ENGINES[key].base_bytes for key in cell.engines}, "load_before": os.getloadavg()[0],
         },
     )  # fmt: skip

@@ -40,8 +40,7 @@ class Run:
                 server.wait(lambda n=n: self.engines[n].is_ready(sockets[n]))
                 server.find_group()
             self.show(key, "warming")
-            self.load(sockets, self.lab.warm_up)
-            arm.check()
+            self.load(arm, sockets, self.lab.warm_up)
             record = {"load_average": os.getloadavg()[0]}
             for wait_us in WAITS_US:
                 self.show(key, f"{wait_us // 1000} ms")
@@ -65,7 +64,7 @@ class Run:
             self.lab.podman, engine.key, engine.server(), arm.wheres[n], sockets, memory, log, engine.stop_signal
         )
 
-    def load(self, sockets, seconds):
+    def load(self, arm, sockets, seconds):
         """Loads all databases at once; their figures, in order."""
         with concurrent.futures.ThreadPoolExecutor(len(sockets)) as pool:
             jobs = [
@@ -77,6 +76,8 @@ class Run:
             except BaseException:
                 # Clients of a server that is gone end at once; nobody waits for them.
                 self.lab.podman.clear()
+                # If what is below has died, that is why.
+                arm.check()
                 raise
 
     def take(self, arm, servers):
@@ -90,7 +91,7 @@ class Run:
     def measure(self, arm, servers, sockets):
         """What one wait makes of it."""
         before = self.take(arm, servers)
-        loads = self.load(sockets, self.lab.seconds)
+        loads = self.load(arm, sockets, self.lab.seconds)
         counted = difference(self.take(arm, servers), before)
         if "memory_bytes" in counted:
             counted["memory_bytes"] = arm.group.memory_bytes()
