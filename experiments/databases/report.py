@@ -138,10 +138,12 @@ def of_devices(found):
     raws = [pair["raw"] for pair in devices["turns"]]
     load = derive.middle([hit["load_average"] for hit in hits])
     kept = devices["kills"][-1]["cached_bytes"] / MIB
+    priority = ", all of them with realtime priority" if devices["is_realtime"] else ""
     says = (
         f"An image of {devices['image_mib']} MiB, {100 * devices['on_ssd_part']:.0f} % of it on the SSD; reads of 4 KiB"
         f" at depth 32, `undercroft-driver` over vhost-user beside fio with io_uring and O_DIRECT on the store's own"
-        f" file, in turns, {len(hits)} of each; the store has one processor, driver and fio the other. Hits:"
+        f" file, in turns, {len(hits)} of each; the store has one processor, driver and fio the other{priority}."
+        " Hits:"
         f" {spread([h['iops'] for h in hits])} a second, p99 {spread([h['p99_us'] for h in hits])} us,"
         f" {only([h['cpu_us'] for h in hits])} us of the daemon's processor each,"
         f" {only([h['ssd_hit_part'] for h in hits], 1, 100)} % of them from the SSD and"
