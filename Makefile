@@ -77,7 +77,7 @@ lab-shares: ## How well shares follow the load, live and simulated: tables and p
 	$(CARGO) build --release -p undercroft-cache --example many_disks
 	$(PYTHON) experiments/shares/run.py $(LAB)
 
-lab-stores: ## Databases in containers over RAM and SSD stores, page cache and a peer, on slow disks: docs/results (2 h; LAB="--quick": 30 min; LAB=--help)
+lab-stores: ## Databases in containers over RAM and SSD stores, page cache and a peer, on slow disks: docs/results (3 h; LAB="--quick": 30 min; LAB=--help)
 	@scripts/setup.sh build demo stores
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(CARGO) build --release -p undercroft-cache --example ssd_cost

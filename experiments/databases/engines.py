@@ -56,8 +56,9 @@ class PostgreSQL:
         """The load and every setting, in words."""
         settings = ", ".join(f"{k}={v}" for k, v in cls.settings.items())
         return (
-            f"pgbench with {CLIENTS} clients on its own tables: single rows by `random_exponential` (parameter {cls.skew}:"
-            f" half of them in a fifth of the table); 19 of 20 transactions read one, the 20th changes one. {settings}."
+            f"pgbench with {CLIENTS} clients on its own tables: single rows by `random_exponential` (parameter"
+            f" {cls.skew}: half of them in a fifth of the table); 19 of 20 transactions read one, the 20th changes one."
+            f" {settings}."
         )
 
     def __init__(self, data_mib):

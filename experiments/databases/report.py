@@ -3,8 +3,6 @@
 Owns their words. Never measures. Invariant: no number is typed in by hand, and every table says how slow the disk was.
 """
 
-import re
-
 from . import below, derive
 from .below import ARMS
 from .engines import ENGINES
@@ -215,7 +213,7 @@ def full(data, pictures):
         parts.append(f"- *{ENGINES[key].title}*: {ENGINES[key].explains()}\n")
     if cells:
         parts += ["## Where we lose\n", losses(cells)]
-        parts += [f"![{re.sub('[-.]', ' ', name)}]({name})\n" for name in pictures]
+        parts += [f"![{name.removesuffix('.svg').replace('-', ' ')}]({name})\n" for name in pictures]
         parts += ["## All arms\n", *(of_cell(cell) for cell in cells)]
     devices = data["cells"].get("devices", {}).get("arms", {})
     parts.append("## The SSD store by itself\n")
