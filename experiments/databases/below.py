@@ -21,6 +21,7 @@ SSD_ONLY_BYTES = 24 * MIB
 # For programs, beside the cache: for each database. A daemon with two disks and an SSD store was killed by the kernel
 # with 10 MiB for both.
 PROGRAM_BYTES = serving.PROGRAM_BYTES
+LEAST_BYTES = 8 * MIB
 WRITTEN = ("admitted_bytes", "cleaning_bytes", "summaries_bytes", "tables_bytes")
 
 
@@ -252,6 +253,15 @@ class Undercroft(Below):
         return found
 
 
+class Least(Undercroft):
+    """As little as there can be: what the way to the disk is worth, without a cache."""
+
+    key, title = "least", "Undercroft, least RAM"
+
+    def cache_bytes(self):
+        return LEAST_BYTES
+
+
 class Ram(Undercroft):
     key, title = "ram", "Undercroft, RAM"
 
@@ -286,7 +296,7 @@ class SsdRam(Undercroft):
     stores, has_ssd = ("ssd", "ram"), True
 
 
-ALL = (Nothing, PageCache, Ram, Ssd, SsdSecond, Both, BothSecond, Peer, RamSsd, SsdRam)
+ALL = (Nothing, PageCache, Least, Ram, Ssd, SsdSecond, Both, BothSecond, Peer, RamSsd, SsdRam)
 ARMS = {arm.key: arm for arm in ALL}
 # `ssd-second` is there to be asked for: --arms.
 ALONE = [arm.key for arm in ALL[:-2] if arm is not SsdSecond]

@@ -45,7 +45,8 @@ def memory(cell, arm):
     if arm != "none":
         kind = ARMS[arm]
         is_ssd = issubclass(kind, below.Undercroft) and set(kind.stores) == {"ssd"}
-        base += (below.SSD_ONLY_BYTES if is_ssd else cell["ram_bytes"]) + cell["program_bytes"]
+        cache = below.SSD_ONLY_BYTES if is_ssd else below.LEAST_BYTES if arm == "least" else cell["ram_bytes"]
+        base += cache + cell["program_bytes"]
     return base // MIB, cell["ssd_bytes"] // MIB if ARMS[arm].has_ssd else "-"
 
 
@@ -193,6 +194,9 @@ throughput, latency and hits over sizes of RAM and SSD.
 
 - *Equal memory*: what Undercroft and the peer have for a cache, and 10 MiB for programs for each database, the arm
   `page cache` has as a higher limit of its container. Undercroft with `store = "ssd"` has 24 MiB of RAM instead.
+- *Two ways to the disk*: Undercroft has an NBD client of its own, the others nbdfuse. Part of what it gains where
+  transactions write is that, and no cache: the arm `least RAM`, where it was run, is Undercroft with 8 MiB.
+- *Side by side*, each database has half of the page cache arm's memory; Undercroft's shares follow the load.
 - *Cached twice*: the file system above Undercroft and the peer has a page cache, too, with what the container has.
 - *CPU*: processes between file system and slow disk; the slow disk itself (nbdkit) and kernel threads are in `machine
   busy` alone, which is of the whole machine and whatever else ran on it.
