@@ -21,6 +21,8 @@ SSD_ONLY_BYTES = 24 * MIB
 # For programs, beside the cache: for each database. A daemon with two disks and an SSD store was killed by the kernel
 # with 10 MiB for both.
 PROGRAM_BYTES = serving.PROGRAM_BYTES
+# Of nbdfuse, which has one request under way on each: more than there are clients, else it is what limits them.
+CONNECTIONS = 16
 LEAST_BYTES = 8 * MIB
 WRITTEN = ("admitted_bytes", "cleaning_bytes", "summaries_bytes", "tables_bytes")
 
@@ -60,7 +62,7 @@ class Below:
             self.run_dir = Path(short)
             for n, image in enumerate(self.images):
                 place = self.folder / f"disk-{n}"
-                disk = slowdisk.SlowDisk(image, place, self.logs, READ_AHEAD_KB)
+                disk = slowdisk.SlowDisk(image, place, self.logs, READ_AHEAD_KB, CONNECTIONS)
                 self.disks.append(self.stack.enter_context(disk))
             self.start()
         except BaseException:
@@ -150,7 +152,7 @@ class Peer(Below):
             )
             self.stack.callback(process.end, server)
             process.wait_for_sockets([path], server, log)
-            export = mounted.Export(f"nbd+unix:///?socket={path}", self.folder / f"peer-{n}", log)
+            export = mounted.Export(f"nbd+unix:///?socket={path}", self.folder / f"peer-{n}", log, CONNECTIONS)
             self.stack.enter_context(export)
             self.servers.append((server, log))
             self.pids.append(server.pid)

@@ -153,6 +153,7 @@ def of_cell(lab, store, cell, a, facts):
             "title": cell.title, "engines": list(cell.engines), "ram_bytes": cell.sizes.ram_bytes,
             "ssd_bytes": cell.sizes.ssd_bytes, "program_bytes": below.PROGRAM_BYTES * len(cell.engines),
             "base_bytes": {key: ENGINES[key].base_bytes for key in cell.engines}, "load_before": os.getloadavg()[0],
+            "connections": below.CONNECTIONS,
         },
     )  # fmt: skip
     arms = [arm for arm in cell.arms if not a.arms or arm in a.arms.split(",")]

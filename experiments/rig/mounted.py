@@ -78,10 +78,10 @@ def unmount(where):
 
 
 class Export:
-    """An NBD export as a file, `path`."""
+    """An NBD export as a file, `path`. nbdfuse has one request under way on each of its connections."""
 
-    def __init__(self, uri, folder, log):
-        self.uri, self.folder, self.log = uri, folder, log
+    def __init__(self, uri, folder, log, connections=4):
+        self.uri, self.folder, self.log, self.connections = uri, folder, log, connections
         self.path = folder / "disk"
         self.process = None
 
@@ -89,7 +89,7 @@ class Export:
         private()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self.process = process.start([program("nbdfuse"), "-C", "4", self.path, self.uri], self.log)
+            self.process = process.start([program("nbdfuse"), "-C", self.connections, self.path, self.uri], self.log)
             process.wait_for_files([self.path], self.process, self.log)
         except BaseException:
             self.__exit__()
