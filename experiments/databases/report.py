@@ -195,8 +195,8 @@ throughput, latency and hits over sizes of RAM and SSD.
 
 - *Equal memory*: what Undercroft and the peer have for a cache, and 10 MiB for programs for each database, the arm
   `page cache` has as a higher limit of its container. Undercroft with `store = "ssd"` has 24 MiB of RAM instead.
-- *Two ways to the disk*: Undercroft has an NBD client of its own, the others nbdfuse, which has one request under way on
-  each connection. **Tables of 4 connections are unfair to the others**: the eight clients of a database waited for them.
+- *Two ways to the disk*: Undercroft has an NBD client of its own, the others nbdfuse, which has one request under way
+  on each connection. **Tables of 4 connections are unfair to the others**: eight clients of a database waited for them.
   What Undercroft's way is worth without a cache, the arm `least RAM` (8 MiB) shows where it was run.
 - *Side by side*, each database has half of the page cache arm's memory; Undercroft's shares follow the load.
 - *Cached twice*: the file system above Undercroft and the peer has a page cache, too, with what the container has.

@@ -9,6 +9,7 @@ docs/results/stores.md, pictures and raw results.
 
 import argparse
 import datetime
+import fcntl
 import os
 import re
 import shutil
@@ -126,6 +127,14 @@ class Lab:
         self.podman = self.masters = None
         below.Undercroft.binary = self.undercroft
         self.work.mkdir(parents=True, exist_ok=True)
+        # Held until the program ends: a run ends all containers of the folder.
+        self.lock = open(self.work / ".lock", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stopped(
+                f"another run works in {self.work}: wait for it, or give this one a folder of its own by --work"
+            ) from None
 
     def facts(self, a):
         """What was known before the first run."""
