@@ -110,14 +110,14 @@ def losses(cells):
                             with_what = " beside another" if len(cell["engines"]) > 1 else ""
                             found.append(
                                 [ENGINES[engine].title + with_what, sizes, f"{int(wait) // 1000} ms",
-                                 ARMS[arm].title, ARMS[other].title, spread(ratios, 2)]
+                                 cell.get("connections", 4), ARMS[arm].title, ARMS[other].title, spread(ratios, 2)]
                             )  # fmt: skip
     compared = sum(
         bool(derive.ratios(cell, arm, other, wait, n))
         for cell in cells for wait in derive.waits(cell) for n in range(len(cell["engines"]))
         for arm in cell["arms"] if arm in OURS for other in ("pagecache", "peer")
     )  # fmt: skip
-    header = ["database", "RAM/SSD MiB", "disk", "ours", "ahead of it", "our throughput to its"]
+    header = ["database", "RAM/SSD MiB", "disk", "connections", "ours", "ahead of it", "our throughput to its"]
     return f"Of {compared} comparisons we lose {len(found)}, by the median:\n\n{table(header, found)}"
 
 
