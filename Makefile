@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares lab-stores-sim bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares lab-stores lab-stores-sim bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ lab-shares: ## How well shares follow the load, live and simulated: tables and p
 	$(CARGO) build --release -p undercroft-study --example shares_table
 	$(CARGO) build --release -p undercroft-cache --example many_disks
 	$(PYTHON) experiments/shares/run.py $(LAB)
+
+lab-stores: ## Databases in containers over RAM and SSD stores, page cache and a peer, on slow disks: docs/results (3 h; LAB="--quick": 30 min; LAB=--help)
+	@scripts/setup.sh build demo stores
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(CARGO) build --release -p undercroft-cache --example ssd_cost
+	$(PYTHON) experiments/databases/run.py $(LAB)
 
 lab-stores-sim: ## What an SSD store below RAM finds and writes, simulated on block traces: docs/results/stores-sim.md (minutes; LAB="--quick": seconds)
 	@scripts/setup.sh build demo

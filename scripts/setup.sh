@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, kernel, long, bench, bench-sim, bench-caffeine).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, stores, kernel, long, bench, bench-sim, bench-caffeine).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -50,9 +50,12 @@ test             libxml2-utils        xmllint, with which virt-xml-validate chec
 test             fuse3                mounts disks as files for who is not root
 test             xfsprogs             makes XFS on mounted disks
 test             fdisk                writes a table of partitions that no file system may replace
-test             podman               runs containers on volumes that are disks
-test             runc                 starts Podman's containers, also where control groups are of both versions
-test,bench       fio                  reads back and verifies what it wrote
+test,stores      podman               runs containers on volumes and mounts that are disks
+test,stores      runc                 starts Podman's containers, also where control groups are of both versions
+test,bench,stores  fio                  reads back and verifies what it wrote; reads an SSD beside its store
+test,stores      mariadb-server-core  MariaDB without a service: a database whose disk is cached
+test,stores      sysbench             puts a load on MariaDB
+stores           postgresql           PostgreSQL and pgbench; its package starts a server of its own, which is not used
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
 test             dmsetup              encrypts a disk in a guest, in the tests
 test,demo        busybox-static       the guests' user space
@@ -79,9 +82,9 @@ LIST
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | python | demo | kernel | long | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
+        build | test | python | demo | stores | kernel | long | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, python, demo, kernel, long, bench, bench-sim and bench-caffeine" ;;
+        *) stop "there is no group '$group': choose from build, test, python, demo, stores, kernel, long, bench, bench-sim and bench-caffeine" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Makes the guests' kernel and user space under build/guest: experiments/guest/build.sh [--tools]
+# Makes the guests' kernel and user space under build/guest: experiments/guest/build.sh [--tools | --libraries]
 #
 #   vmlinuz      Debian's cloud kernel, fetched by `apt-get download` (nothing is installed)
 #   initramfs    busybox, the virtio modules, init and the workload program: all a demo guest is
 #   workload     the same static program, for the host to make data files with
 #   iolog.so     what the laboratory loads into qemu-storage-daemon to see single transfers
-#   slowdisk.so  what it loads into nbdkit to make a disk slow
+#   slowdisk.so  what it loads into nbdkit to make a disk slow (--libraries: these two, and nothing else)
 #   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
 #   initramfs-crypt  (--tools) initramfs, and dmsetup and the modules that encrypt a disk, for tests
 #
@@ -33,6 +33,16 @@ stale() {
     for source in "${@:2}"; do [ "$source" -nt "$1" ] && return 0; done
     return 1
 }
+
+for library in iolog slowdisk; do
+    if stale $library.so "$here/$library.c"; then
+        gcc -O2 -Wall -Wextra -shared -fPIC -o $library.so.new "$here/$library.c" || stop "gcc could not compile $library.c"
+        mv $library.so.new $library.so
+    fi
+done
+
+# Without a guest, that is all.
+[ "${1:-}" = --libraries ] && exit
 
 # What init loads, in a guest that has the device; what tests load.
 modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio_balloon)
@@ -63,13 +73,6 @@ if stale workload "$here/workload.c"; then
     gcc -O2 -Wall -Wextra -static -o workload.new "$here/workload.c" -lm || stop "gcc could not compile workload.c"
     mv workload.new workload
 fi
-
-for library in iolog slowdisk; do
-    if stale $library.so "$here/$library.c"; then
-        gcc -O2 -Wall -Wextra -shared -fPIC -o $library.so.new "$here/$library.c" || stop "gcc could not compile $library.c"
-        mv $library.so.new $library.so
-    fi
-done
 
 # Packs a folder into an initramfs. The format and that several may follow each other: Documentation/driver-api/early-userspace.
 pack() { (cd "$1" && find . | LC_ALL=C sort | cpio -o -H newc --quiet --reproducible -R 0:0 | gzip -1 -n); }

@@ -23,11 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "guest"
 
 
-def build(tools=False):
+def build(tools=False, *, is_guest=True):
     """Makes kernel and initramfs if they are missing or old; with `tools`, those with mkfs.ext4, e2fsck and fio, and
-    with dm-crypt, too."""
+    with dm-crypt, too. Without guests, only what makes a disk slow and what logs transfers."""
     script = ROOT / "experiments" / "guest" / "build.sh"
-    done = subprocess.run([script, *(["--tools"] if tools else [])], stdin=subprocess.DEVNULL)
+    option = ["--tools"] if tools else [] if is_guest else ["--libraries"]
+    done = subprocess.run([script, *option], stdin=subprocess.DEVNULL)
     if done.returncode:
         raise Stopped("the guest could not be built (the line above says why)")
 

@@ -64,7 +64,8 @@ def private():
     _private = True
 
 
-def _unmount(where):
+def unmount(where):
+    """Undoes a mount, whoever uses it, and whether or not what served it has died."""
     for _ in range(50):
         if not os.path.ismount(where):
             return
@@ -77,10 +78,10 @@ def _unmount(where):
 
 
 class Export:
-    """An NBD export as a file, `path`."""
+    """An NBD export as a file, `path`. nbdfuse has one request under way on each of its connections."""
 
-    def __init__(self, uri, folder, log):
-        self.uri, self.folder, self.log = uri, folder, log
+    def __init__(self, uri, folder, log, connections=4):
+        self.uri, self.folder, self.log, self.connections = uri, folder, log, connections
         self.path = folder / "disk"
         self.process = None
 
@@ -88,7 +89,7 @@ class Export:
         private()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self.process = process.start([program("nbdfuse"), "-C", "4", self.path, self.uri], self.log)
+            self.process = process.start([program("nbdfuse"), "-C", self.connections, self.path, self.uri], self.log)
             process.wait_for_files([self.path], self.process, self.log)
         except BaseException:
             self.__exit__()
@@ -97,7 +98,7 @@ class Export:
 
     def __exit__(self, *_):
         try:
-            _unmount(self.folder)
+            unmount(self.folder)
         finally:
             if self.process:
                 process.end(self.process)
@@ -137,7 +138,7 @@ class FileSystem:
                 f"mounting {device}",
             )
         except BaseException:
-            _unmount(self.where)
+            unmount(self.where)
             raise
         finally:
             # While it is mounted, this means: once it is not.
@@ -145,7 +146,7 @@ class FileSystem:
         return self
 
     def __exit__(self, *_):
-        _unmount(self.where)
+        unmount(self.where)
         with contextlib.suppress(OSError):
             self.where.rmdir()
 

@@ -40,9 +40,9 @@ class SlowDisk:
     """One image as such a disk: a context manager. `device` is its path, `uri` its export, `read_ahead_kb` the device's
     read-ahead."""
 
-    def __init__(self, image, folder, logs, read_ahead_kb=None):
+    def __init__(self, image, folder, logs, read_ahead_kb=None, connections=4):
         self.image, self.folder, self.logs = Path(image).resolve(), Path(folder).resolve(), Path(logs)
-        self.read_ahead_kb = read_ahead_kb
+        self.read_ahead_kb, self.connections = read_ahead_kb, connections
         self.socket = self.uri = None
         self.page = self.folder / "page"
         self.made = self.folder / "device"  # what a run that was killed has left
@@ -72,7 +72,7 @@ class SlowDisk:
             self.stack.callback(process.end, server)
             process.wait_for_sockets([self.socket], server, log)
             export = self.stack.enter_context(
-                mounted.Export(self.uri, self.folder / "export", self.logs / "nbdfuse.log")
+                mounted.Export(self.uri, self.folder / "export", self.logs / "nbdfuse.log", self.connections)
             )
             self.pids = [server.pid, export.process.pid]
             # With mounts of our own, others do not see the file; so this process makes the loop device of it.

@@ -55,8 +55,8 @@ impl Stacked<'_> {
         let StoreTimes { ram_us, below_us, image_us } = times;
         let saved_us = match self.both.is_some() && self.below_blocks > 0 {
             true => known([below_us, image_us])
-                .then(|| ram_hits * (below_us - ram_us) + image_reads * (image_us - below_us)),
-            false => known([image_us]).then(|| ram_hits * (image_us - ram_us)),
+                .then_some(ram_hits * (below_us - ram_us) + image_reads * (image_us - below_us)),
+            false => known([image_us]).then_some(ram_hits * (image_us - ram_us)),
         };
         Benefit { ram_hits, image_reads, saved_us }
     }
@@ -66,7 +66,7 @@ impl Stacked<'_> {
         let Some(both) = self.both else { return Benefit::default() };
         let image_reads = saved(both, self.ram_blocks.saturating_add(self.below_blocks), blocks);
         let StoreTimes { below_us, image_us, .. } = times;
-        let saved_us = known([below_us, image_us]).then(|| image_reads * (image_us - below_us));
+        let saved_us = known([below_us, image_us]).then_some(image_reads * (image_us - below_us));
         Benefit { ram_hits: 0.0, image_reads, saved_us }
     }
 }
