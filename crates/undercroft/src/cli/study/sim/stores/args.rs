@@ -25,7 +25,7 @@ pub struct Admit(pub Admission);
 
 /// There is no such rule.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no rule of admission \"{0}\"; known are all, second, none")]
+#[error("there is no rule of admission \"{0}\"; known are measured, all, second, none")]
 pub struct NoSuchAdmission(String);
 
 impl FromStr for Admit {
