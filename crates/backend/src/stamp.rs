@@ -67,9 +67,9 @@ impl ImageFiles {
         Some(files)
     }
 
-    /// Those of the image that a disk stands on, as they are now; nobody writes to them while they are locked: all below
-    /// the top one, or that one if it is alone, since a disk that nobody writes is all base. With another `label` it is
-    /// another image.
+    /// Those of the image that a disk stands on, as they are now; nobody writes to them while they are locked. They are
+    /// all below the top one, or that one if it is alone, since a disk that nobody writes is all base. With another
+    /// `label` it is another image.
     pub fn base(&self, label: &str) -> Self {
         let below = self.files.get(1..).filter(|below| !below.is_empty());
         let mut files =

@@ -286,8 +286,8 @@ impl Tier {
         self.ssd.hold(owner, block);
     }
 
-    /// The block leaves RAM as it came there. `at_base`: the bytes are those of the base's block with this number, and no
-    /// other disk has them in RAM.
+    /// The block leaves RAM as it came there. `at_base`: the bytes are those of the base's block with this number, and
+    /// no other disk has them in RAM.
     pub(crate) fn leaves_ram(
         &mut self,
         disk: DiskId,
