@@ -11,14 +11,14 @@
 set -eu
 
 program=$1 to=$2 debug=${3:-}
-# Names of functions stay. What goes: those that the compiler gives to constants and tables; those of the standard library's and the
-# argument parser's generic functions, a tenth of the program, which a backtrace shows between the lines that say where it was.
-strip='--strip-debug --wildcard --strip-symbol=GCC_except_table* --strip-symbol=anon.* --strip-symbol=.Lanon*'
-for name in '_ZN4core*' '_ZN5alloc*' '_ZN3std*' '_ZN9hashbrown*' '_ZN*_$LT$core..*' '_ZN*_$LT$alloc..*' '_ZN*_$LT$std..*' \
-    '_ZN*_$LT$$RF$T$u20$as$u20$core*' '_ZN*serde_core*' '*clap_*' '*parquet*' '*regex*' '*plotters*' '*tracing_subscriber*' \
-    '*utoipa*' '*toml_parser*' '*ttf_parser*' '_ZN4toml*' '_ZN4axum*' '_ZN4http*' '_ZN5tower*' '_ZN5hyper*' '_ZN10hyper_util*'; do
-    strip="$strip --strip-symbol=$name"
+# Names of our functions stay. Those of others' go, and those of their generic functions that were compiled for our types: a tenth of
+# the program, which a backtrace shows between the lines that say where it was.
+strip='--strip-all --wildcard'
+for name in '_ZN4core*' '_ZN5alloc*' '_ZN3std*' '_ZN9hashbrown*' '*_$LT$core..*' '*_$LT$alloc..*' '*_$LT$std..*' '*serde_core*' \
+    '*clap_*' '*parquet*' '*utoipa*'; do
+    strip="$strip --keep-symbol=!$name"
 done
+strip="$strip --keep-symbol=*undercroft*"
 set -f
 mkdir -p "$(dirname "$to")"
 id=$(readelf -n "$program" | sed -n 's/.*Build ID: //p')

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::limits::{self, STEP_BYTES};
@@ -26,6 +26,43 @@ type Command = Box<dyn FnOnce(&mut Worker) + Send>;
 pub const CALL_WAIT: Duration = Duration::from_secs(5);
 /// How long a closure may take that has begun to run. A disk's whole index is rebuilt within this.
 const RUN_WAIT: Duration = Duration::from_secs(60);
+
+/// How far a closure is for which somebody waits.
+const WAITS: u8 = 0;
+const RUNS: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// Whether the closure waited, and is now so far.
+fn claim(state: &AtomicU8, to: u8) -> bool {
+    state.compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Waits until a closure has run, but not for long if it does not begin to.
+fn heard(ran: &Receiver<()>, state: &AtomicU8) -> Result<(), Gone> {
+    match ran.recv_timeout(CALL_WAIT) {
+        Err(RecvTimeoutError::Timeout) if claim(state, GIVEN_UP) => Err(Gone::Silent),
+        Err(RecvTimeoutError::Timeout) => ran.recv_timeout(RUN_WAIT).map_err(|e| match e {
+            RecvTimeoutError::Timeout => Gone::Silent,
+            RecvTimeoutError::Disconnected => Gone::Ended,
+        }),
+        Err(RecvTimeoutError::Disconnected) => Err(Gone::Ended),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What a closure returned. It does not go through the channel: that would be compiled for each type, 10 KB of it
+/// (decision 0174).
+struct Answer<R>(Mutex<Option<R>>);
+
+impl<R> Answer<R> {
+    fn set(&self, answer: R) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+    }
+
+    fn take(&self) -> Result<R, Gone> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Gone::Ended)
+    }
+}
 
 /// The worker's end of the mailbox.
 pub(super) struct Mailbox {
@@ -212,32 +249,21 @@ impl WorkerHandle {
     /// # Errors
     /// [`Gone`] if the worker has ended, or does not answer; then `f` does not run later either.
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Result<R, Gone> {
-        const WAITS: u8 = 0;
-        const RUNS: u8 = 1;
-        const GIVEN_UP: u8 = 2;
         if self.is_silent() {
             return Err(Gone::Silent);
         }
-        let state = Arc::new(AtomicU8::new(WAITS));
-        let claim =
-            |state: &AtomicU8, to| state.compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        // Room for one answer: a channel without a bound takes memory for 31 at once.
+        let (state, answer) = (Arc::new(AtomicU8::new(WAITS)), Arc::new(Answer(Mutex::new(None))));
+        // Room for one word: a channel without a bound takes memory for 31 at once.
         let (tx, rx) = sync_channel(1);
-        let here = state.clone();
+        let (here, to) = (state.clone(), answer.clone());
         self.send(move |w| {
             if claim(&here, RUNS) {
-                drop(tx.send(f(w)));
+                to.set(f(w));
+                drop(tx.send(()));
             }
         })?;
-        match rx.recv_timeout(CALL_WAIT) {
-            Err(RecvTimeoutError::Timeout) if claim(&state, GIVEN_UP) => Err(Gone::Silent),
-            Err(RecvTimeoutError::Timeout) => rx.recv_timeout(RUN_WAIT).map_err(|e| match e {
-                RecvTimeoutError::Timeout => Gone::Silent,
-                RecvTimeoutError::Disconnected => Gone::Ended,
-            }),
-            Err(RecvTimeoutError::Disconnected) => Err(Gone::Ended),
-            Ok(result) => Ok(result),
-        }
+        heard(&rx, &state)?;
+        answer.take()
     }
 
     /// Has the worker give back at most `frames` frames of what is over, some of them between each two turns. Returns
@@ -266,9 +292,15 @@ impl WorkerHandle {
         &self,
         f: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, Gone> {
+        let answer = Arc::new(Answer(Mutex::new(None)));
         let (tx, rx) = sync_channel(1);
-        self.send(move |w| drop(tx.send(f(w))))?;
-        rx.recv().map_err(|_| Gone::Ended)
+        let to = answer.clone();
+        self.send(move |w| {
+            to.set(f(w));
+            drop(tx.send(()));
+        })?;
+        rx.recv().map_err(|_| Gone::Ended)?;
+        answer.take()
     }
 
     /// Asks the worker to end once its disks are removed, and waits for it.
