@@ -25,8 +25,10 @@ def make(scratch):
     """Makes daemons with an SSD store and little RAM, which tests start: make("d", [Disk(...)]). All are stopped."""
     made: list[Daemon] = []
 
-    def daemon(name: str, disks: list[Disk], extra: str = section(scratch), workers: int = 2) -> Daemon:
-        made.append(Daemon(scratch / name, disks, memory="16MiB", workers=workers, extra=extra))
+    def daemon(
+        name: str, disks: list[Disk], extra: str = section(scratch), workers: int = 2, memory: str = "16MiB"
+    ) -> Daemon:
+        made.append(Daemon(scratch / name, disks, memory=memory, workers=workers, extra=extra))
         return made[-1]
 
     yield daemon
@@ -170,7 +172,7 @@ def test_what_clones_have_in_common_is_in_the_store_once(make, scratch):
     base = images.raw(scratch / "base.raw", SIZE, seed=4)
     names = ("a", "b", "c")
     tops = {name: images.qcow2(scratch / f"{name}.qcow2", SIZE, base, "raw") for name in names}
-    daemon = make("d", [Disk(name, top, "qcow2") for name, top in tops.items()], workers=1)
+    daemon = make("d", [Disk(name, top, "qcow2") for name, top in tops.items()], workers=1, memory="20MiB")
     want = images.digest(base)
     for end in ("stopped", "killed", "the last"):
         daemon.start()

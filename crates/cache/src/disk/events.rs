@@ -294,7 +294,9 @@ impl<P: FaultInjection> Disk<P> {
                 self.read_below_done(done.op.0 as u32, read, stored, done, cx);
             }
             What::Read(read) => {
-                self.stats.backend_read_ns += cx.now_ns.saturating_sub(read.since_ns);
+                // A recording that is replayed may have any times.
+                let took_ns = cx.now_ns.saturating_sub(read.since_ns);
+                self.stats.backend_read_ns = self.stats.backend_read_ns.saturating_add(took_ns);
                 self.read_done(read, done, cx);
             }
             What::Late { count, ahead } => self.late_done(count, ahead, done, cx),

@@ -263,7 +263,10 @@ impl Operations {
 
     /// A read of the SSD store that began before `before_ns`, if there is one.
     pub(super) fn late_read(&self, before_ns: u64) -> Option<u32> {
-        let late = |op: &OpRec| matches!(op.what, What::Read(ReadOp { stored: Some(s), .. }) if s.since_ns < before_ns);
+        let late = |op: &OpRec| match op.what {
+            What::Read(ReadOp { stored: Some(_), since_ns, .. }) => since_ns < before_ns,
+            _ => false,
+        };
         self.slab.iter().find(|(_, op)| late(op)).map(|(at, _)| at)
     }
 

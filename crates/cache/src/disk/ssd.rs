@@ -114,7 +114,7 @@ impl<P: FaultInjection> Disk<P> {
         cx: &mut Cx<'_, E>,
     ) {
         let stored = match at {
-            Below::Device(stored) => Some(Stored { since_ns: cx.now_ns, ..stored }),
+            Below::Device(stored) => Some(stored),
             _ => None,
         };
         let budget = if rec.is_none() { Budget::Ahead } else { Budget::Demand };
@@ -163,7 +163,8 @@ impl<P: FaultInjection> Disk<P> {
             }
         }
         if good {
-            self.stats.ssd_read_ns += cx.now_ns.saturating_sub(read.since_ns);
+            let took_ns = cx.now_ns.saturating_sub(read.since_ns);
+            self.stats.ssd_read_ns = self.stats.ssd_read_ns.saturating_add(took_ns);
             self.come_from_below(read.first, read.count, stored.owner, cx.arena);
             return self.read_done(ReadOp { stored: None, ..read }, done, cx);
         }

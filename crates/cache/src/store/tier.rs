@@ -55,8 +55,6 @@ pub(crate) struct Stored {
     pub device: u16,
     pub offset: u64,
     pub token: Token,
-    /// When it was asked for.
-    pub since_ns: u64,
 }
 
 /// Where the store has a block.
@@ -265,9 +263,7 @@ impl Tier {
         match self.ssd.lookup(owner, block) {
             None => At::Nowhere,
             Some(SsdFound::Staged(bytes)) => At::Memory(owner, bytes),
-            Some(SsdFound::Stored { device, offset, token }) => {
-                At::Device(Stored { owner, device, offset, token, since_ns: 0 })
-            }
+            Some(SsdFound::Stored { device, offset, token }) => At::Device(Stored { owner, device, offset, token }),
         }
     }
 

@@ -259,7 +259,7 @@ impl WorkerHandle {
         self.send(move |w| {
             if claim(&here, RUNS) {
                 to.set(f(w));
-                drop(tx.send(()));
+                let _ = tx.send(());
             }
         })?;
         heard(&rx, &state)?;
@@ -297,7 +297,7 @@ impl WorkerHandle {
         let to = answer.clone();
         self.send(move |w| {
             to.set(f(w));
-            drop(tx.send(()));
+            let _ = tx.send(());
         })?;
         rx.recv().map_err(|_| Gone::Ended)?;
         answer.take()

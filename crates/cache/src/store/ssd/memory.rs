@@ -1,13 +1,13 @@
 //! What a region takes of memory, said before there is one.
 //!
-//! Owns the sum. Never allocates in proportion to a region. Invariant: a region of the size never takes more.
+//! Owns the sum. Never allocates in proportion to a region. Invariant: a region of the size never takes more,
+//! but for what the rule of admission keeps of each owner that is there.
 
 use super::admission::Admitting;
 use super::format::Layout;
 use super::index::Index;
 use super::region::owner_bytes;
 use super::segments::Segments;
-use super::types::OWNERS_MAX;
 use crate::limits::{SSD_IO_FRAMES, SSD_STAGED_MAX};
 use undercroft_host::FRAME_BYTES;
 
@@ -16,11 +16,10 @@ const ASKED_SLOTS: u32 = 1 << 20;
 /// Bytes of an arena for each of its frames besides, and of what is of no table.
 const FRAME_NOTES: usize = 64;
 const REST: u64 = 64 << 10;
-/// Bytes that the rule of admission takes for an owner.
-const RULE_OF_OWNER: u64 = 1536;
 
 /// Bytes of memory that a region of `region_bytes` with segments of `segment_bytes` takes at most: index, segments,
-/// owners, what the rule of admission remembers, and blocks that wait to be written. 0 where there can be no such
+/// owners, what the rule of admission remembers (but for 1.3 KB of each owner that is there), and blocks that wait to be
+/// written. 0 where there can be no such
 /// region.
 pub fn memory_bytes_for(region_bytes: u64, segment_bytes: u64) -> u64 {
     let layout = u32::try_from(segment_bytes).ok().and_then(|segment| Layout::new(region_bytes, segment));
@@ -33,7 +32,6 @@ pub fn memory_bytes_for(region_bytes: u64, segment_bytes: u64) -> u64 {
         + Segments::bytes_max(&layout)
         + (u128::from(admitting) * u128::from(slots)).div_ceil(u128::from(asked.max(1))) as u64
         + owner_bytes()
-        + OWNERS_MAX as u64 * RULE_OF_OWNER
         + frames as u64
         + REST
 }
