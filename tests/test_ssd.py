@@ -57,6 +57,14 @@ def ssd(daemon) -> dict:
     return json.loads(daemon.call("ssd", "--json").stdout)
 
 
+def have_shares(daemon) -> None:
+    """Waits until every disk has a share of the store, which it is given at the next look at what disks do."""
+    give_up = time.monotonic() + 30 * PATIENCE
+    while not all(disk["share_bytes"] > 0 for disk in ssd(daemon)["disks"]):
+        assert time.monotonic() < give_up, ssd(daemon)
+        time.sleep(0.05)
+
+
 def fill(daemon) -> int:
     """Reads the disk until most of it is in the store; how many bytes are."""
     want = images.digest(daemon.image)
@@ -240,6 +248,7 @@ def test_a_store_that_cannot_be_had_keeps_nobody_from_being_served(make, scratch
     first.stop()
     second.call("ssd", "start")
     assert ssd(second)["in_service"]
+    have_shares(second)
     for _ in range(4):
         read_all(second)
     assert ssd(second)["cached_bytes"] > 0, "a disk that came before the store uses it, too"

@@ -32,6 +32,9 @@ const NOT_CONFIGURED: &str = "this daemon has no SSD store";
 const CONFIGURE: &str = "add [ssd] with paths and size to the configuration, and start the daemon again";
 /// How long operations under way keep devices from being closed, and a stop from being an orderly one.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// How long files and devices that are in use are waited for: the kernel takes a moment to let go of those of a daemon
+/// that was killed, whose rings it ends first.
+const RELEASE_WAIT: Duration = Duration::from_millis(1500);
 /// Between two looks at them.
 const CLOSE_STEP: Duration = Duration::from_millis(5);
 
@@ -161,7 +164,13 @@ impl SsdState {
 /// Opens files and devices, and recovers the regions of each worker.
 fn open(plan: &ServePlan, void: &VoidNames) -> Result<(OpenDevices, Vec<WorkerStore>), SsdError> {
     let workers = plan.daemon.workers.max(1) as u32;
-    let devices = SsdDevices::open(&plan.ssd, workers)?;
+    let until = Instant::now() + RELEASE_WAIT;
+    let devices = loop {
+        match SsdDevices::open(&plan.ssd, workers) {
+            Err(SsdError::InUse { .. }) if Instant::now() < until => std::thread::sleep(CLOSE_STEP),
+            opened => break opened?,
+        }
+    };
     let begun = Instant::now();
     let stores = recovery::stores(&devices, &plan.ssd, workers, void)?;
     let names = stores.iter().flat_map(|s| s.names.iter().copied()).collect();
