@@ -11,8 +11,8 @@ const PACKED_SINCE: (u32, u32) = (2, 36);
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Functions that are compiled to the same bytes are there once, 0.9 MB of the shipped program (decision 0174). Nothing
-    // compares addresses of functions.
+    // Functions that are compiled to the same bytes are there once, 0.9 MB of the shipped program (decision 0174).
+    // Nothing compares addresses of functions.
     if std::env::var("PROFILE").is_ok_and(|profile| profile == "release") && linker_folds() {
         println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
     }

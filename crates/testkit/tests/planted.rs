@@ -35,8 +35,8 @@ fn assert_found(bug: Bug) {
         Bug::OldTableUnpaid => 32 * n - 31,
         _ => n,
     };
-    // It takes a write under way that was merged from a cached block at the moment of a loss, or clones one of which goes
-    // while all is promised: rare meetings.
+    // It takes a write under way that was merged from a cached block at the moment of a loss, or clones one of which
+    // goes while all is promised: rare meetings.
     let is_rare = matches!(bug, Bug::LossKeepsWrites | Bug::HeirsKeepAll);
     let most = if is_rare { 4 * SEEDS } else { SEEDS };
     // Hundreds of copies have to fail.

@@ -18,8 +18,8 @@ const FRAME_NOTES: usize = 64;
 const REST: u64 = 64 << 10;
 
 /// Bytes of memory that a region of `region_bytes` with segments of `segment_bytes` takes at most: index, segments,
-/// owners, what the rule of admission remembers (but for 1.3 KB of each owner that is there), and blocks that wait to be
-/// written. 0 where there can be no such
+/// owners, what the rule of admission remembers (but for 1.3 KB of each owner that is there), and blocks that wait to
+/// be written. 0 where there can be no such
 /// region.
 pub fn memory_bytes_for(region_bytes: u64, segment_bytes: u64) -> u64 {
     let layout = u32::try_from(segment_bytes).ok().and_then(|segment| Layout::new(region_bytes, segment));
