@@ -368,6 +368,6 @@ def test_room_goes_to_who_finds_blocks_there_again(make, scratch):
     more = nodes["loop"]["next_ssd"]
     assert more["bytes"] > 0 and more["saved_ms_per_second"] is not None, nodes["loop"]
     reach = nodes["loop"]["ssd"]["curve"]
-    assert reach[0][1] > 0 and reach[-1][0] > needed and reach[-1][1] < reach[0][1] / 10, reach[:: len(reach) // 20 + 1]
+    assert reach[0][1] > 0 and reach[-1][0] > needed and reach[-1][1] < reach[0][1] / 5, reach[:: len(reach) // 20 + 1]
     code, metrics = daemon.api("GET", "/metrics")
     assert code == 200 and "undercroft_node_ssd_share_bytes{" in metrics and "undercroft_node_next_ram_hits" in metrics
