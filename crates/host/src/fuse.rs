@@ -186,12 +186,15 @@ pub fn unmount_fuse(at: &Path, when: Unmount) -> io::Result<()> {
     }
 }
 
+/// `STATX_MNT_ID_UNIQUE`: a number that no later mount has (Linux 6.8).
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
 /// The kernel's number of the mount that is at `at`, without asking whoever serves it; `None` where it does not tell
-/// (before Linux 5.8).
+/// (before Linux 5.8). Before Linux 6.8 a mount may have the number of one that is gone.
 pub fn mount_number(at: &Path) -> Option<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    let look = rustix::fs::statx(CWD, at, flags, StatxFlags::MNT_ID).ok()?;
-    (look.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(look.stx_mnt_id)
+    let look = rustix::fs::statx(CWD, at, flags, StatxFlags::MNT_ID | UNIQUE).ok()?;
+    (look.stx_mask & (StatxFlags::MNT_ID | UNIQUE).bits() != 0).then_some(look.stx_mnt_id)
 }
 
 /// Whether something is mounted at `at`. The kernel's end of a mount whose server is gone says `NotConnected`.

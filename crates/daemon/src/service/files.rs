@@ -52,9 +52,16 @@ impl Service {
             // Its guest runs elsewhere: it is made a file when that comes.
             return Ok(None);
         }
-        let stays = match (disk.file().as_ref(), &wanted.file) {
+        let stays = match (disk.file().as_mut(), &wanted.file) {
             (None, None) => true,
-            (Some(file), Some(path)) => file.path() == path && (!wanted.file_by_hand || file.is_mounted()),
+            (Some(file), Some(path)) if file.path() == path => {
+                let stays = !wanted.file_by_hand || file.is_mounted();
+                if !stays {
+                    // Somebody has unmounted it. What is mounted there next is not this one, whatever its number.
+                    file.forget_mount();
+                }
+                stays
+            }
             _ => false,
         };
         if stays {

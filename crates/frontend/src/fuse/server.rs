@@ -188,6 +188,11 @@ impl FuseServer {
         self.mounted.is_mounted && fuse::mount_number(self.path()) == self.mounted.number
     }
 
+    /// Somebody has unmounted it: from now on it is not looked for.
+    pub fn forget_mount(&mut self) {
+        self.mounted.is_mounted = false;
+    }
+
     /// Unmounts the file, unless somebody has it open; the port stays.
     ///
     /// # Errors
@@ -196,7 +201,7 @@ impl FuseServer {
         if self.is_mounted() {
             fuse::unmount_fuse(self.path(), Unmount::Unused)?;
         }
-        self.mounted.is_mounted = false;
+        self.forget_mount();
         Ok(())
     }
 
