@@ -18,7 +18,7 @@ for name in '_ZN4core*' '_ZN5alloc*' '_ZN3std*' '_ZN9hashbrown*' '*_$LT$core..*'
     '*clap_*' '*parquet*' '*utoipa*'; do
     strip="$strip --keep-symbol=!$name"
 done
-strip="$strip --keep-symbol=*undercroft*"
+strip="$strip --keep-symbol=main --keep-symbol=*undercroft*"
 set -f
 mkdir -p "$(dirname "$to")"
 id=$(readelf -n "$program" | sed -n 's/.*Build ID: //p')
