@@ -23,7 +23,7 @@ def draw(data, out):
     axes[1][0].set_ylabel("hits after a restart, % of reads")
     axes[0][0].legend(fontsize=7, frameon=False)
     axes[1][0].legend(fontsize=7, frameon=False)
-    return save(plt, figure, out, "stores-sim")
+    return save(plt, figure, out, "stores-sim", dpi=100)
 
 
 def written(axis, name, grid):

@@ -185,9 +185,8 @@ def full(data, pictures):
         "60,000 blocks. `after`: the whole disk is read once, then the load goes on. `beside`: blocks of the disk that "
         "the load does not use are read in turn with the load.\n",
         backups(data),
-        "Of a backup many times larger than the SSD, `second` admits the few percent that its filters take for blocks "
-        "they know; that is enough to replace much of the SSD. What is lost without an SSD is lost in RAM: under LRU a "
-        "backup beside the load takes RAM from it whatever the SSD does.\n",
+        "What is lost without an SSD is lost in RAM: under LRU a backup beside the load takes RAM from it whatever the "
+        "SSD does.\n",
         "## Memory\n",
         memory(data),
         "## All sizes\n",
