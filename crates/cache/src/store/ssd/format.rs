@@ -30,6 +30,10 @@ pub(super) const NO_BLOCK: u64 = u64::MAX;
 /// Bytes of a segment: a power of two in this range.
 pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 256 << 10..=16 << 20;
 
+/// Sequences and generations that a store has used are lower: it counts on from them, and none begins so many segments.
+/// What says otherwise is broken, whatever its sum.
+const NUMBERS_END: u64 = 1 << 62;
+
 const _: () = assert!((OWNERS_MAX + 1) * RECORD == TABLE_BYTES);
 
 /// Where the parts of a region lie.
@@ -126,6 +130,11 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// A sequence or a generation.
+    fn number(&mut self) -> Option<u64> {
+        self.u64().filter(|n| *n < NUMBERS_END)
     }
 }
 
@@ -239,14 +248,14 @@ impl Table {
         }
         let sum = check(sums, bytes.get(..(count + 1) * RECORD)?)?;
         let orderly = r.u32()? == 1;
-        let (boot, sequence, next_segment, next_generation) = (r.array()?, r.u64()?, r.u64()?, r.u64()?);
+        let (boot, sequence, next_segment, next_generation) = (r.array()?, r.number()?, r.number()?, r.number()?);
         let records = bytes[RECORD..].chunks_exact(RECORD).take(count).map(|bytes| {
             let mut r = Reader(bytes);
             let (number, clean) = (u16::try_from(r.u32()?).ok()?, r.u32()? == 1);
             let (identity, stamp) = (Identity(r.array()?), Stamp(r.array()?));
             let clean = clean.then_some(stamp);
             let number = Some(number).filter(|n| usize::from(*n) < OWNERS_MAX)?;
-            let (blocks, generation, oldest, digest) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+            let (blocks, generation, oldest, digest) = (r.u64()?, r.number()?, r.number()?, r.u64()?);
             Some(Record { number, identity, clean, blocks, generation, oldest, digest })
         });
         let records = records.collect::<Option<Vec<_>>>()?;
@@ -288,7 +297,7 @@ impl Summary {
         }
         let sum = check(sums, bytes.get(..len)?)?;
         let (segment, owner) = (r.u32()?, u16::try_from(r.u32()?).ok()?);
-        let (sequence, generation, identity) = (r.u64()?, r.u64()?, Identity(r.array()?));
+        let (sequence, generation, identity) = (r.number()?, r.number()?, Identity(r.array()?));
         let entries = bytes[SUMMARY_HEAD..len].chunks_exact(ENTRY).map(|bytes| {
             let mut r = Reader(bytes);
             Some((r.u64()?, r.u32()?))

@@ -62,6 +62,34 @@ fn any_byte_that_is_another_makes_it_unreadable() {
     assert_eq!(Summary::read(&summary, StoreId([4; 16]), &Sums::new(StoreId([4; 16]))), None, "another store");
 }
 
+/// A store counts on from what it reads. Found by fuzzing: recovery added to the highest number that there is.
+#[test]
+fn numbers_that_nothing_can_be_added_to_are_broken() {
+    let sums = Sums::new(STORE);
+    for end in [u64::MAX, NUMBERS_END] {
+        let record = |change: fn(&mut Record, u64)| {
+            let mut table = table();
+            change(&mut table.records[3], end);
+            table
+        };
+        let tables = [
+            Table { sequence: end, ..table() },
+            Table { next_segment: end, ..table() },
+            Table { next_generation: end, ..table() },
+            record(|r, end| r.generation = end),
+            record(|r, end| r.oldest = end),
+        ];
+        for table in tables {
+            assert_eq!(Table::read(&table.write(STORE, &sums), STORE, &sums), None, "{table:?}");
+        }
+        for summary in [Summary { sequence: end, ..summary() }, Summary { generation: end, ..summary() }] {
+            assert_eq!(Summary::read(&summary.write(STORE, &sums), STORE, &sums), None, "{summary:?}");
+        }
+    }
+    let last = Summary { sequence: NUMBERS_END - 1, ..summary() };
+    assert!(Summary::read(&last.write(STORE, &sums), STORE, &sums).is_some());
+}
+
 #[test]
 fn another_version_is_named() {
     let sums = Sums::new(STORE);
