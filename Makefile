@@ -80,7 +80,7 @@ lab-shares: ## How well shares follow the load, live and simulated: tables and p
 lab-stores: ## Databases in containers over RAM and SSD stores, page cache and a peer, on slow disks: docs/results (3 h; LAB="--quick": 30 min; LAB=--help)
 	@scripts/setup.sh build demo stores
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
-	$(CARGO) build --release -p undercroft-cache --example ssd_cost
+	$(CARGO) build --release -p undercroft-backend --example ssd_cost
 	$(PYTHON) experiments/databases/run.py $(LAB)
 
 lab-stores-sim: ## What an SSD store below RAM finds and writes, simulated on block traces: docs/results/stores-sim.md (minutes; LAB="--quick": seconds)

@@ -186,7 +186,7 @@ def recovery(lab):
     path.unlink(missing_ok=True)
     lab.screen.status("stores", f"filling and recovering a store of {gib} GiB")
     try:
-        said = process.run([lab.ssd_cost, path, gib, "direct"], "ssd_cost", 900)
+        said = process.run([lab.ssd_cost, path, gib], "ssd_cost", 900)
     finally:
         path.unlink(missing_ok=True)
     took = [int(ms) for ms in re.findall(r"^recovery, .*?: (\d+) ms", said, re.MULTILINE)]

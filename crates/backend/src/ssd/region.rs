@@ -16,6 +16,9 @@ use undercroft_host::{
     ALIGNED_BYTES, Action, AlignedBuffer, DiskFile, Engine, EngineChoice, FRAME_BYTES, FileDone, FileOp,
 };
 
+/// Reads that are asked for at a time, each by a thread.
+const READERS: usize = 8;
+
 /// A region.
 #[derive(Clone, Debug)]
 pub struct SsdRegion {
@@ -48,6 +51,18 @@ impl SsdRegion {
         Ok((Box::new(backend), no_ring))
     }
 
+    fn read(&self, offset: u64, to: &mut [u8], buffer: &mut AlignedBuffer) -> io::Result<()> {
+        self.check(offset, to.len())?;
+        let mut at = self.start + offset;
+        for part in to.chunks_mut(ALIGNED_BYTES) {
+            let aligned = &mut buffer.bytes_mut()[..part.len()];
+            self.file.file.read_exact_at(aligned, at)?;
+            part.copy_from_slice(aligned);
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
         let block = FRAME_BYTES as u64;
         let len = len as u64;
@@ -67,16 +82,31 @@ impl Media for SsdRegion {
     }
 
     fn read_at(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        self.check(offset, to.len())?;
-        let mut buffer = AlignedBuffer::default();
-        let mut at = self.start + offset;
-        for part in to.chunks_mut(ALIGNED_BYTES) {
-            let aligned = &mut buffer.bytes_mut()[..part.len()];
-            self.file.file.read_exact_at(aligned, at)?;
-            part.copy_from_slice(aligned);
-            at += part.len() as u64;
-        }
-        Ok(())
+        self.read(offset, to, &mut AlignedBuffer::default())
+    }
+
+    fn read_many(&mut self, offsets: &[u64], to: &mut [u8]) -> Vec<bool> {
+        let len = (to.len() / offsets.len().max(1)).max(1);
+        let each = offsets.len().div_ceil(READERS).max(1);
+        let region = &*self;
+        let read = |offsets: &[u64], to: &mut [u8]| {
+            let mut buffer = AlignedBuffer::default();
+            let pieces = offsets.iter().zip(to.chunks_exact_mut(len));
+            pieces.map(|(offset, piece)| region.read(*offset, piece, &mut buffer).is_ok()).collect::<Vec<_>>()
+        };
+        let done: Vec<Option<Vec<bool>>> = std::thread::scope(|scope| {
+            let parts = offsets.chunks(each).zip(to.chunks_mut(each * len));
+            let threads: Vec<_> = parts
+                .map(|(offsets, to)| {
+                    let thread = std::thread::Builder::new().name("undercroft-ssd".to_owned());
+                    thread.spawn_scoped(scope, move || read(offsets, to))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.ok().and_then(|t| t.join().ok())).collect()
+        });
+        // For those there was no thread.
+        let parts = done.into_iter().zip(offsets.chunks(each).zip(to.chunks_mut(each * len)));
+        parts.flat_map(|(done, (offsets, to))| done.unwrap_or_else(|| read(offsets, to))).collect()
     }
 
     fn write_at(&mut self, offset: u64, from: &[u8]) -> io::Result<()> {

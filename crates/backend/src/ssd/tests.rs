@@ -103,6 +103,32 @@ fn regions_keep_what_is_written_and_apart() {
 }
 
 #[test]
+fn many_places_are_read_as_one_by_one() {
+    let Some(place) = Place::new() else { return };
+    let store = SsdDevices::open(&place.plan(&["a"]), 1).unwrap();
+    let mut region = store.regions(0).remove(0);
+    let block = FRAME_BYTES as u64;
+    for n in 0..100 {
+        region.write_at(n * block, &[n as u8; FRAME_BYTES]).unwrap();
+    }
+    let outside = region.bytes();
+    for count in [0, 1, 2, 7, 8, 9, 63, 100] {
+        // From the end to the start, and one that is not there among them.
+        let mut offsets: Vec<u64> = (0..count).rev().map(|n| n * block).collect();
+        if let Some(third) = offsets.get_mut(2) {
+            *third = outside;
+        }
+        let mut bytes = vec![0xee; count as usize * FRAME_BYTES];
+        let read = region.read_many(&offsets, &mut bytes);
+        assert_eq!(read, offsets.iter().map(|offset| *offset != outside).collect::<Vec<_>>());
+        for (offset, bytes) in offsets.iter().zip(bytes.chunks(FRAME_BYTES)) {
+            let expected = if *offset == outside { 0xee } else { (offset / block) as u8 };
+            assert!(bytes.iter().all(|b| *b == expected), "{count} places, the one at {offset}");
+        }
+    }
+}
+
+#[test]
 fn a_store_that_does_not_fit_is_made_anew_only_where_that_is_allowed() {
     let Some(place) = Place::new() else { return };
     let plan = place.plan(&["a", "b"]);

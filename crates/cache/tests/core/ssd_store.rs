@@ -27,12 +27,14 @@ struct Flash {
     bytes: Vec<u8>,
     /// Of these segments the next read of the summary fails.
     unreadable: Vec<u64>,
+    /// Of these, the read after that; or it gives, with `true`, what another store has written.
+    later: Vec<(u64, bool)>,
 }
 
 impl Flash {
     /// With room for so many segments.
     fn of(segments: usize) -> Self {
-        Self { bytes: vec![0; SEGMENTS_AT + segments * SEGMENT as usize], unreadable: Vec::new() }
+        Self { bytes: vec![0; SEGMENTS_AT + segments * SEGMENT as usize], unreadable: Vec::new(), later: Vec::new() }
     }
 
     fn at(&mut self, offset: u64, len: usize) -> &mut [u8] {
@@ -52,6 +54,12 @@ impl Media for Flash {
             return Err(io::Error::other("a read failed in passing"));
         }
         to.copy_from_slice(self.at(offset, to.len()));
+        if let Some(n) = self.later.iter().position(|(segment, _)| fails(segment)) {
+            match self.later.remove(n) {
+                (segment, false) => self.unreadable.push(segment),
+                (segment, true) => self.at(SEGMENTS_AT as u64 + segment * u64::from(SEGMENT), 4096).fill(7),
+            }
+        }
         Ok(())
     }
 
@@ -267,6 +275,24 @@ fn nothing_is_taken_over_when_a_summary_cannot_be_read() {
     assert_eq!((r.found.unreadable, r.found.blocks, r.found.owners, r.kept), (1, 0, 0, Kept::New));
     // It was written down.
     assert_eq!(r.killed(NoFaults).kept, Kept::New);
+}
+
+/// Summaries are read twice: for their order, and for their blocks.
+#[test]
+fn nothing_is_taken_over_when_a_summary_is_not_there_the_second_time() {
+    for is_other in [false, true] {
+        let mut r = Rig::new(8, NoFaults);
+        r.offer(0..3 * FULL);
+        r.quiet();
+        r.flash.later = vec![(1, is_other)];
+        let mut r = r.killed(NoFaults);
+        assert!(r.flash.later.is_empty() && r.flash.unreadable.is_empty(), "it was read twice");
+        assert_eq!((r.found.unreadable, r.found.blocks, r.found.owners, r.kept), (1, 0, 0, Kept::New));
+        // All segments are free: as much can be offered as before, and is found again.
+        r.offer(0..3 * FULL);
+        r.quiet();
+        assert_eq!(r.killed(NoFaults).kept, Kept::Blocks(3 * FULL));
+    }
 }
 
 /// The newer copy of the table breaks; the older one calls clean what was changed since.

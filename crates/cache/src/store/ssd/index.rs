@@ -9,6 +9,7 @@
 
 use super::permutation::{mix, permute, restore};
 use super::types::BLOCKS_MAX;
+use undercroft_host::prefetch_lines;
 
 const WAYS: usize = 8;
 /// Bits of a block number.
@@ -151,6 +152,15 @@ impl Index {
             sum: bucket.sums[at.way as usize],
             held: word & HELD != 0,
             chance: word & CHANCE != 0,
+        }
+    }
+
+    /// Tells the processor which memory [`Index::find`] and [`Index::insert`] will need for a block.
+    #[inline]
+    pub fn prefetch(&self, owner: u16, block: u64) {
+        for second in [false, true] {
+            // 80 bytes from a multiple of 16 on lie in two lines.
+            prefetch_lines::<2, _>(&self.buckets[self.place(owner, block, second).0]);
         }
     }
 

@@ -23,6 +23,13 @@ pub trait Media {
     /// # Errors
     /// If not all of it can be read.
     fn read_at(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()>;
+    /// Fills pieces of `to`, all of one length, from these offsets; which of them could be read. Here one after the
+    /// other: what is faster when several things are asked of it has them asked at the same time.
+    fn read_many(&mut self, offsets: &[u64], to: &mut [u8]) -> Vec<bool> {
+        let len = to.len() / offsets.len().max(1);
+        let pieces = offsets.iter().zip(to.chunks_exact_mut(len.max(1)));
+        pieces.map(|(offset, piece)| self.read_at(*offset, piece).is_ok()).collect()
+    }
     /// Writes `from`.
     ///
     /// # Errors
@@ -111,6 +118,22 @@ pub struct Recovered {
 /// Sequences that are passed over when a summary could not be read: whatever it says, its sequence is lower than the
 /// next one. More than a device of 10 GB/s begins in ten years.
 const SEQUENCES_PASSED_OVER: u64 = 1 << 44;
+
+/// Bytes of summaries that are read at a time.
+const READ_BYTES: usize = 2 << 20;
+
+/// How many entries ahead of the one that is put in the processor is told which memory it will need.
+const AHEAD: usize = 12;
+
+/// What is kept of a summary while the others are read: its blocks, which would take more memory than the index, are
+/// read again when it is known in which order the segments were written.
+struct Head {
+    segment: u32,
+    owner: u16,
+    sequence: u64,
+    generation: u64,
+    sum: u64,
+}
 
 /// The copies of the table.
 struct Tables {
@@ -226,56 +249,76 @@ impl<F: FaultInjection> Region<F> {
         }
     }
 
-    /// Segments of these owners, and their blocks.
+    /// Segments of these owners, and their blocks. If a summary cannot be read, no owner is left: what it names could be
+    /// changed now, and believed at a start that can read it.
     fn take_segments(&mut self, media: &mut dyn Media, tables: &Tables, recovered: &mut Recovered) {
-        let (mut summaries, last) = self.read_summaries(media, tables, recovered);
-        summaries.sort_by_key(|(summary, _)| summary.sequence);
-        for (summary, sum) in &summaries {
-            let Summary { segment, owner, sequence, generation, .. } = *summary;
-            self.segments.recover(segment, owner, sequence, generation, *sum);
+        let passes_over = self.faults.has(Bug::SsdUnreadablePassedOver);
+        let (mut heads, last) = self.read_heads(media, tables, recovered);
+        if recovered.unreadable > 0 && !passes_over {
+            heads.clear();
+        }
+        heads.sort_by_key(|head| head.sequence);
+        for Head { segment, owner, sequence, generation, sum } in &heads {
+            self.segments.recover(*segment, *owner, *sequence, *generation, *sum);
         }
         self.drop_incomplete(tables);
-        for (summary, _) in &summaries {
-            if self.segments.get(summary.segment).owner == summary.owner {
-                self.take_segment(summary);
-            }
+        heads.retain(|head| self.segments.get(head.segment).owner == head.owner);
+        self.take_blocks(media, &heads, recovered);
+        if recovered.unreadable > 0 && !passes_over {
+            self.take_nothing(recovered);
         }
         self.segments.recovered();
         // Segments that had been begun and left no summary: more than there are have none.
         let mut begun = u64::from(self.layout.segments) + 1;
-        if recovered.unreadable > 0 && !self.faults.has(Bug::SsdUnreadablePassedOver) {
+        if recovered.unreadable > 0 && !passes_over {
             begun += SEQUENCES_PASSED_OVER;
         }
         self.segments.next_sequence = self.segments.next_sequence.max(last) + begun;
     }
 
-    /// The summaries that the table allows with their sums, and the highest sequence of all. If one cannot be read, no
-    /// owner is left: what it names could be changed now, and believed at a start that can read it.
-    fn read_summaries(
-        &mut self,
-        media: &mut dyn Media,
-        tables: &Tables,
-        recovered: &mut Recovered,
-    ) -> (Vec<(Summary, u64)>, u64) {
-        let mut bytes = vec![0; self.layout.summary_blocks as usize * BLOCK];
-        let (mut summaries, mut last) = (Vec::new(), 0);
-        for segment in 0..self.layout.segments {
-            if media.read_at(self.layout.offset(self.segments.slots(segment).start), &mut bytes).is_err() {
+    /// The summaries that the table allows, and the highest sequence of all.
+    fn read_heads(&self, media: &mut dyn Media, tables: &Tables, recovered: &mut Recovered) -> (Vec<Head>, u64) {
+        let (mut heads, mut last) = (Vec::new(), 0);
+        let all: Vec<u32> = (0..self.layout.segments).collect();
+        each_summary(self.layout, media, &all, |segment, bytes| {
+            let Some(bytes) = bytes else {
                 recovered.unreadable += 1;
-                continue;
-            }
-            let Some((summary, sum)) = Summary::read(&bytes, self.store, &self.sums) else { continue };
+                return;
+            };
+            let Some((summary, sum)) = Summary::read(bytes, self.store, &self.sums) else { return };
             last = last.max(summary.sequence);
             if self.is_allowed(&summary, segment, tables) {
-                summaries.push((summary, sum));
+                let Summary { owner, sequence, generation, .. } = summary;
+                heads.push(Head { segment, owner, sequence, generation, sum });
+            }
+        });
+        (heads, last)
+    }
+
+    /// The blocks of these segments, in their order. What is not there any more, as it was a moment ago, was not read.
+    fn take_blocks(&mut self, media: &mut dyn Media, heads: &[Head], recovered: &mut Recovered) {
+        let segments: Vec<u32> = heads.iter().map(|head| head.segment).collect();
+        let mut sums = heads.iter().map(|head| head.sum);
+        each_summary(self.layout, media, &segments, |_, bytes| {
+            let read = bytes.and_then(|bytes| Summary::read(bytes, self.store, &self.sums));
+            let expected = sums.next();
+            match read.filter(|(_, sum)| Some(*sum) == expected) {
+                Some((summary, _)) => self.take_segment(&summary),
+                None => recovered.unreadable += 1,
+            }
+        });
+    }
+
+    /// Nothing is taken over after all.
+    fn take_nothing(&mut self, recovered: &mut Recovered) {
+        for number in 0..self.owners.len() as u16 {
+            while self.segments.oldest(number).is_some() {
+                self.segments.give_up_oldest(number);
             }
         }
-        if recovered.unreadable > 0 && !self.faults.has(Bug::SsdUnreadablePassedOver) {
-            self.owners.fill_with(|| None);
-            summaries.clear();
-            recovered.owners = 0;
-        }
-        (summaries, last)
+        self.owners.fill_with(|| None);
+        self.index.clear();
+        recovered.owners = 0;
     }
 
     /// Whether a summary is one that the table allows.
@@ -312,6 +355,9 @@ impl<F: FaultInjection> Region<F> {
     fn take_segment(&mut self, summary: &Summary) {
         let Summary { segment, owner: number, .. } = *summary;
         for (n, (block, sum)) in summary.entries.iter().enumerate() {
+            if let Some((next, _)) = summary.entries.get(n + AHEAD) {
+                self.index.prefetch(number, *next);
+            }
             if *block >= self.owner(number).blocks.min(BLOCKS_MAX) {
                 self.segments.get_mut(segment).lost |= *block != NO_BLOCK;
                 continue;
@@ -341,6 +387,21 @@ impl<F: FaultInjection> Region<F> {
             self.tables.are(table.sequence, clean);
         }
         Ok(())
+    }
+}
+
+/// Reads the summaries of these segments, in this order; `None` stands for one that cannot be read.
+fn each_summary(layout: Layout, media: &mut dyn Media, segments: &[u32], mut each: impl FnMut(u32, Option<&[u8]>)) {
+    let len = layout.summary_blocks as usize * BLOCK;
+    let most = (READ_BYTES / len).clamp(1, segments.len().max(1));
+    let mut bytes = vec![0; most * len];
+    for segments in segments.chunks(most) {
+        let offsets: Vec<u64> = segments.iter().map(|n| layout.offset(n * layout.segment_blocks)).collect();
+        let bytes = &mut bytes[..segments.len() * len];
+        let read = media.read_many(&offsets, bytes);
+        for ((segment, bytes), is_read) in segments.iter().zip(bytes.chunks_exact(len)).zip(read) {
+            each(*segment, is_read.then_some(bytes));
+        }
     }
 }
 
