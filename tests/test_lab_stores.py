@@ -88,6 +88,11 @@ def test_goals_are_judged_by_the_median_of_turns():
     facts = {"image_mib": 1, "on_ssd_part": 1.0, "is_realtime": True}
     text = report.of_devices({"runs": [facts | {"turns": turns, "kills": kills}]})
     assert [line.count("not reached") for line in text.splitlines()[-3:]] == [0, 1, 1], text
+    assert "qemu-storage-daemon" not in text, "it had no turns"
+    turns = [turn | {"peer": {"iops": 1100.0, "p99_us": 70.0}} for turn in turns]
+    text = report.of_devices({"runs": [facts | {"turns": turns, "kills": kills}]})
+    rows = [line for line in text.splitlines() if "qemu-storage-daemon" in line]
+    assert len(rows) == 2 and "1.10" in rows[0] and "2.00" in rows[1], text
 
 
 def test_what_the_programs_print_is_read():

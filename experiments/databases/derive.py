@@ -74,9 +74,13 @@ def ssd_written(measured):
 
 
 def turns(devices):
-    """Of each turn, raw reads to hits: throughput, and time at the 99th percentile."""
+    """Of each turn, raw reads to hits: throughput, and time at the 99th percentile; the same of the peer to hits, where
+    there was one."""
     pairs = devices["turns"]
+    beside = [pair for pair in pairs if "peer" in pair]
     return {
+        "peer_iops": [pair["peer"]["iops"] / pair["hits"]["iops"] for pair in beside],
+        "peer_p99": [pair["hits"]["p99_us"] / pair["peer"]["p99_us"] for pair in beside],
         "iops": [pair["raw"]["iops"] / pair["hits"]["iops"] for pair in pairs],
         "p99": [pair["hits"]["p99_us"] / pair["raw"]["p99_us"] for pair in pairs],
     }

@@ -2,7 +2,8 @@
 
 Owns the daemon, the file of its store and the turns. Never runs a database. The file is written whole before the store
 has it (its first and last MiB with zeroes, which the store asks for), so that raw reads reach the device everywhere.
-Invariant: raw reads and hits take turns in one run, on the same processors; what ends a run leaves nothing behind.
+Invariant: raw reads, hits and the peer take turns in one run, on the same processors; what ends a run leaves nothing
+behind.
 """
 
 import json
@@ -99,8 +100,7 @@ class Store:
 
     def drive(self, *words):
         """A run of the benchmark's driver."""
-        argv = [*placed(self.lab.cores[-1]), self.lab.driver, "run", self.socket, *words]
-        return json.loads(process.run(argv, "undercroft-driver", 300))
+        return drive(self.lab, self.socket, *words)
 
     def warm(self):
         """Reads the disk until its blocks are on the SSD; the part that is."""
@@ -110,6 +110,39 @@ class Store:
             if part > 0.99:
                 break
         return part
+
+
+def drive(lab, socket, *words):
+    """A run of the benchmark's driver on a socket."""
+    argv = [*placed(lab.cores[-1]), lab.driver, "run", socket, *words]
+    return json.loads(process.run(argv, "undercroft-driver", 300))
+
+
+class Peer:
+    """qemu-storage-daemon with the store's file, in the daemon's place: what the way from the driver to the device costs
+    without a cache."""
+
+    def __init__(self, store):
+        self.store, self.socket = store, store.run_dir / "peer.sock"
+
+    def __enter__(self):
+        lab, file = self.store.lab, f"driver=file,node-name=file,filename={self.store.ssd}"
+        how = "cache.direct=on,aio=io_uring,locking=off,read-only=on"
+        export = f"type=vhost-user-blk,id=export,node-name=file,addr.type=unix,addr.path={self.socket},writable=off"
+        argv = [*placed(lab.cores[0]), "qemu-storage-daemon", "--blockdev", f"{file},{how}", "--export", export]
+        log = lab.work / "peer.log"
+        self.process = process.start(argv, log)
+        process.wait_for_sockets([self.socket], self.process, log)
+        return self
+
+    def __exit__(self, *_):
+        process.end(self.process, 30)
+
+    def read(self, seconds, seed):
+        """The reads that `hit` has of the disk, of the file."""
+        words = ("--depth", DEPTH, "--block", 4096, "--pattern", "rand", "--seconds", seconds, "--seed", seed)
+        done = drive(self.store.lab, self.socket, *words)
+        return {"iops": done["iops"], "p99_us": done["latency_us"]["p99"]}
 
 
 def raw(lab, path, seconds):
@@ -163,13 +196,16 @@ def measure(lab):
         lab.screen.status("stores", "filling the SSD store")
         part = store.warm()
         turns = []
-        for turn in range(TURNS):
-            lab.screen.status("stores", f"SSD hits beside raw reads, turn {turn + 1} of {TURNS}")
-            pair = {}
-            for name in ("raw", "hits") if turn % 2 else ("hits", "raw"):
-                took = raw(lab, store.ssd, lab.turn_seconds) if name == "raw" else hit(store, lab.turn_seconds, turn)
-                pair[name] = took
-            turns.append(pair)
+        with Peer(store) as peer:
+            ways = {
+                "raw": lambda _: raw(lab, store.ssd, lab.turn_seconds),
+                "hits": lambda turn: hit(store, lab.turn_seconds, turn),
+                "peer": lambda turn: peer.read(lab.turn_seconds, turn),
+            }
+            for turn in range(TURNS):
+                lab.screen.status("stores", f"SSD hits beside raw reads, turn {turn + 1} of {TURNS}")
+                names = list(ways)[turn % 3 :] + list(ways)[: turn % 3]
+                turns.append({name: ways[name](turn) for name in names})
         kills = []
         for n in range(KILLS):
             lab.screen.status("stores", f"kill -9, {n + 1} of {KILLS}")

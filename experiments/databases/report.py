@@ -130,6 +130,13 @@ def of_devices(found):
     for key, name in names.items():
         median = derive.middle(ratios[key])[0]
         lines.append([name, spread(ratios[key], 2), f"at most {GOALS[key]}", reached(median <= GOALS[key])])
+    peers = {
+        "peer_iops": "throughput, qemu-storage-daemon to hits",
+        "peer_p99": "time at p99, hits to qemu-storage-daemon",
+    }
+    for key, name in peers.items():
+        if ratios[key]:
+            lines.append([name, spread(ratios[key], 2), "-", "no cache, the same way to the device"])
     kills = [kill["seconds"] for kill in devices["kills"]]
     lines.append(
         ["kill -9 until a read is answered, s", spread(kills, 2), f"at most {KILL_S}", reached(max(kills) <= KILL_S)]
