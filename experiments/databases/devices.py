@@ -119,8 +119,8 @@ def drive(lab, socket, *words):
 
 
 class Peer:
-    """qemu-storage-daemon with the store's file, in the daemon's place: what the way from the driver to the device costs
-    without a cache."""
+    """qemu-storage-daemon with the store's file, in the daemon's place: what the way from the driver to the device
+    costs without a cache."""
 
     def __init__(self, store):
         self.store, self.socket = store, store.run_dir / "peer.sock"

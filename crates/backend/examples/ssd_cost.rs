@@ -54,6 +54,25 @@ fn per(since: Instant, n: u64) -> u128 {
     since.elapsed().as_nanos() / u128::from(n)
 }
 
+/// Takes the region over twice, and says how long that took.
+fn recover(device: &mut SsdRegion, known: &Known, blocks: u64) {
+    for turn in ["first", "again"] {
+        // The peak begins anew.
+        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+        let before = peak_mib();
+        let start = Instant::now();
+        let (region, _) = Region::recover(device, SEGMENT, BOOT, NoFaults).unwrap();
+        let (took, peak) = (start.elapsed(), peak_mib() - before);
+        let mut ssd: Ssd = Ssd::new(vec![region]);
+        let kept = ssd.attach(known).map(|(_, kept)| kept);
+        println!(
+            "recovery, {turn}: {} ms, {peak} MiB of memory at most, {kept:?} of {blocks} blocks",
+            took.as_millis()
+        );
+        assert!(matches!(kept, Ok(Kept::Blocks(n)) if n + n / 100 >= blocks));
+    }
+}
+
 fn main() {
     let mut args = std::env::args().skip(1);
     let path = args.next().expect("a file to make");
@@ -118,20 +137,6 @@ fn main() {
     }
     let blocks = ssd.stats()[0].blocks;
     drop(ssd);
-    for turn in ["first", "again"] {
-        // The peak begins anew.
-        std::fs::write("/proc/self/clear_refs", "5").unwrap();
-        let before = peak_mib();
-        let start = Instant::now();
-        let (region, _) = Region::recover(&mut device, SEGMENT, BOOT, NoFaults).unwrap();
-        let (took, peak) = (start.elapsed(), peak_mib() - before);
-        let mut ssd: Ssd = Ssd::new(vec![region]);
-        let kept = ssd.attach(&known).map(|(_, kept)| kept);
-        println!(
-            "recovery, {turn}: {} ms, {peak} MiB of memory at most, {kept:?} of {blocks} blocks",
-            took.as_millis()
-        );
-        assert!(matches!(kept, Ok(Kept::Blocks(n)) if n + n / 100 >= blocks));
-    }
+    recover(&mut device, &known, blocks);
     std::fs::remove_file(&path).unwrap();
 }

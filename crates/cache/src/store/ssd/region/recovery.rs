@@ -249,8 +249,8 @@ impl<F: FaultInjection> Region<F> {
         }
     }
 
-    /// Segments of these owners, and their blocks. If a summary cannot be read, no owner is left: what it names could be
-    /// changed now, and believed at a start that can read it.
+    /// Segments of these owners, and their blocks. If a summary cannot be read, no owner is left: what it names could
+    /// be changed now, and believed at a start that can read it.
     fn take_segments(&mut self, media: &mut dyn Media, tables: &Tables, recovered: &mut Recovered) {
         let passes_over = self.faults.has(Bug::SsdUnreadablePassedOver);
         let (mut heads, last) = self.read_heads(media, tables, recovered);
