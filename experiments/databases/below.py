@@ -288,6 +288,11 @@ class BothSecond(Both):
     admit = "second"
 
 
+class BothMeasured(Both):
+    key, title = "both-measured", "Undercroft, RAM and SSD, admits `measured`"
+    admit = "measured"
+
+
 class RamSsd(Undercroft):
     key, title = "ram-ssd", "Undercroft, the first in RAM, the second on SSD"
     stores, has_ssd = ("ram", "ssd"), True
@@ -298,7 +303,7 @@ class SsdRam(Undercroft):
     stores, has_ssd = ("ssd", "ram"), True
 
 
-ALL = (Nothing, PageCache, Least, Ram, Ssd, SsdSecond, Both, BothSecond, Peer, RamSsd, SsdRam)
+ALL = (Nothing, PageCache, Least, Ram, Ssd, SsdSecond, Both, BothSecond, BothMeasured, Peer, RamSsd, SsdRam)
 ARMS = {arm.key: arm for arm in ALL}
 # `ssd-second` is there to be asked for: --arms.
 ALONE = [arm.key for arm in ALL[:-2] if arm is not SsdSecond]

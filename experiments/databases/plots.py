@@ -10,8 +10,8 @@ from .engines import ENGINES
 
 COLOURS = {
     "none": "#c9cdd2", "least": "#8d949c", "pagecache": "#e8a33d", "ram": "#a9cce3", "ssd": "#48a999",
-    "ssd-second": "#a3d5c9", "both": "#1b4f72", "both-second": "#5d9cc4", "peer": "#b5651d",
-    "ram-ssd": "#7d5ba6", "ssd-ram": "#c3aed6",
+    "ssd-second": "#a3d5c9", "both": "#1b4f72", "both-second": "#5d9cc4", "both-measured": "#9b59b6",
+    "peer": "#b5651d", "ram-ssd": "#7d5ba6", "ssd-ram": "#c3aed6",
 }  # fmt: skip
 PICTURES = (("throughput", "transactions/s"), ("latency", "mean ms"), ("hits", "hits %: RAM, above it SSD"))
 
