@@ -18,9 +18,9 @@ MIB = 1 << 20
 READ_AHEAD_KB = mounted.READ_AHEAD_SECTORS // 2
 # RAM of the daemon where blocks are on the SSD alone: its own tables, what waits to be written, I/O under way.
 SSD_ONLY_BYTES = 24 * MIB
-# For programs, beside the cache: for each database. A daemon with two disks and an SSD store was killed by the kernel
-# with 10 MiB for both.
-PROGRAM_BYTES = serving.PROGRAM_BYTES
+# For programs, beside the cache: for each database. With 10 MiB a daemon was killed by the kernel twice: with two disks
+# and an SSD store, and with MariaDB on 16 connections to its disk, whose requests under way are the daemon's memory.
+PROGRAM_BYTES = 16 * MIB
 # Of nbdfuse, which has one request under way on each: more than there are clients, else it is what limits them.
 CONNECTIONS = 16
 LEAST_BYTES = 8 * MIB

@@ -90,7 +90,8 @@ def facts(cell):
     load = f"; load average {busy[1]:.1f} to {busy[2]:.1f}, its own load among it" if busy else ""
     return (
         f"databases of {cell['data_mib']} MiB, {cell['repeat']} repetitions of {cell['seconds']:g} s after"
-        f" {cell['warm_up']:g} s of warming without wait, nbdfuse with {cell.get('connections', 4)} connections, commit"
+        f" {cell['warm_up']:g} s of warming without wait, nbdfuse with {cell.get('connections', 4)} connections,"
+        f" {cell['program_bytes'] // MIB // len(cell['engines'])} MiB for the programs of each, commit"
         f" {cell['commit']}{load}"
     )
 
@@ -200,7 +201,7 @@ image, which waits before every transfer. Undercroft reads that disk over NBD, `
 others have it through nbdfuse and a loop device. What the figures of the paper show in kind (2.2, 4.1 to 4.26):
 throughput, latency and hits over sizes of RAM and SSD.
 
-- *Equal memory*: what Undercroft and the peer have for a cache, and 10 MiB for programs for each database, the arm
+- *Equal memory*: what Undercroft and the peer have for a cache, and what each table says for programs, the arm
   `page cache` has as a higher limit of its container. Undercroft with `store = "ssd"` has 24 MiB of RAM instead.
 - *Two ways to the disk*: Undercroft has an NBD client of its own, the others nbdfuse, which has one request under way
   on each connection. **Tables of 4 connections are unfair to the others**: eight clients of a database waited for them.
