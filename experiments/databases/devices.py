@@ -21,6 +21,7 @@ from rig.images import drop_cached
 
 MIB = 1 << 20
 DEPTH = 32
+READS = ("--depth", DEPTH, "--block", 4096, "--pattern", "rand")
 TURNS = 7
 KILLS = 5
 # Longer than the 5 s after which what a disk without changes has is written down.
@@ -140,8 +141,7 @@ class Peer:
 
     def read(self, seconds, seed):
         """The reads that `hit` has of the disk, of the file."""
-        words = ("--depth", DEPTH, "--block", 4096, "--pattern", "rand", "--seconds", seconds, "--seed", seed)
-        done = drive(self.store.lab, self.socket, *words)
+        done = drive(self.store.lab, self.socket, *READS, "--seconds", seconds, "--seed", seed)
         return {"iops": done["iops"], "p99_us": done["latency_us"]["p99"]}
 
 
@@ -158,7 +158,7 @@ def raw(lab, path, seconds):
 def hit(store, seconds, seed):
     """The same of the disk, by the driver over vhost-user; how many were SSD hits is the daemon's count."""
     before, cpu = store.ctl("status")["disks"][0]["counters"], mounted.cpu_seconds(store.process.pid)
-    done = store.drive("--depth", DEPTH, "--block", 4096, "--pattern", "rand", "--seconds", seconds, "--seed", seed)
+    done = store.drive(*READS, "--seconds", seconds, "--seed", seed)
     after = store.ctl("status")["disks"][0]["counters"]
     spent = mounted.cpu_seconds(store.process.pid) - cpu
     delta = {name: after[name] - before[name] for name in ("hit_blocks", "ssd_hit_blocks", "backend_read_bytes")}

@@ -54,6 +54,12 @@ fn per(since: Instant, n: u64) -> u128 {
     since.elapsed().as_nanos() / u128::from(n)
 }
 
+/// Ends with a message.
+fn refuse(why: &str) -> ! {
+    eprintln!("ssd_cost: {why}");
+    std::process::exit(2);
+}
+
 /// Takes the region over twice, and says how long that took.
 fn recover(device: &mut SsdRegion, known: &Known, blocks: u64) {
     for turn in ["first", "again"] {
@@ -75,8 +81,13 @@ fn recover(device: &mut SsdRegion, known: &Known, blocks: u64) {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let path = args.next().expect("a file to make");
-    let gib: u64 = args.next().map_or(10, |n| n.parse().expect("a number of GiB"));
+    let (Some(path), Ok(gib)) = (args.next(), args.next().map_or(Ok(10), |n| n.parse::<u64>())) else {
+        refuse("usage: ssd_cost FILE [GiB]")
+    };
+    // It is written over and removed: never a store or a device that somebody has.
+    if std::fs::symlink_metadata(&path).is_ok() {
+        refuse(&format!("{path} is there already: name a file that can be made"));
+    }
     let plan = SsdPlan {
         memory_bytes: u64::MAX,
         paths: vec![path.clone().into()],
@@ -86,7 +97,7 @@ fn main() {
         admit: SsdAdmission::All,
         format: false,
     };
-    let devices = SsdDevices::open(&plan, 1).unwrap_or_else(|e| panic!("{e}"));
+    let devices = SsdDevices::open(&plan, 1).unwrap_or_else(|e| refuse(&e.to_string()));
     let mut device = devices.regions(0).remove(0);
     let format = Format { store: StoreId([7; 16]), segment_bytes: SEGMENT };
     let region = Region::format(&mut device, format, BOOT, NoFaults).unwrap();
