@@ -5,6 +5,7 @@
 //! Owns no parser. Invariant: a function panics, or takes long, only where its parser has a defect.
 
 mod bodies;
+mod handed_over;
 mod images;
 mod kept;
 mod kernel;
@@ -14,6 +15,7 @@ mod server;
 mod traces;
 
 pub use bodies::{api, hot_set, ranges, volume_plugin};
+pub use handed_over::ssd_handover;
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use kept::kept_list;
 pub use kernel::{kernel_files, proc_files};
@@ -28,7 +30,7 @@ use undercroft_porttest::{fuse, nbd, vhost};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("api", api),
     ("config", config),
     ("fuse_messages", fuse_messages),
@@ -43,6 +45,7 @@ pub const TARGETS: [Target; 19] = [
     ("qcow2_own", qcow2_own),
     ("qcow2_tables", qcow2_tables),
     ("ranges", ranges),
+    ("ssd_handover", ssd_handover),
     ("ssd_region", ssd_region),
     ("trace", trace),
     ("vhost_messages", vhost_messages),

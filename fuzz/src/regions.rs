@@ -12,7 +12,7 @@ use undercroft_cache::ssd::{
     Stamp, StoreId, Verified,
 };
 
-const SEGMENT_BYTES: u32 = 256 << 10;
+pub(crate) const SEGMENT_BYTES: u32 = 256 << 10;
 const SEGMENTS: usize = 6;
 /// Where the parts of a region lie: header, two tables, segments.
 const TABLES_AT: [usize; 2] = [64 << 10, 128 << 10];
@@ -31,7 +31,7 @@ const STEPS_MAX: usize = 10_000;
 
 /// A device in memory.
 #[derive(Clone)]
-struct Memory(Vec<u8>);
+pub(crate) struct Memory(pub(crate) Vec<u8>);
 
 impl Media for Memory {
     fn bytes(&self) -> u64 {
@@ -88,7 +88,7 @@ fn known(n: u8) -> Known {
 }
 
 /// Has the store do what it wants done, until it wants nothing.
-fn pump(ssd: &mut Ssd<NoFaults>, media: &mut Memory) {
+pub(crate) fn pump(ssd: &mut Ssd<NoFaults>, media: &mut Memory) {
     for _ in 0..STEPS_MAX {
         let Some(mut io) = ssd.next_io() else { return };
         media.execute(&mut io);
@@ -97,7 +97,7 @@ fn pump(ssd: &mut Ssd<NoFaults>, media: &mut Memory) {
     panic!("the store does not come to rest");
 }
 
-fn attach_all(ssd: &mut Ssd<NoFaults>) -> Vec<(u8, OwnerId)> {
+pub(crate) fn attach_all(ssd: &mut Ssd<NoFaults>) -> Vec<(u8, OwnerId)> {
     ssd.set_admission(Admission::All);
     (0..IMAGES)
         .filter_map(|n| {
@@ -108,7 +108,7 @@ fn attach_all(ssd: &mut Ssd<NoFaults>) -> Vec<(u8, OwnerId)> {
         .collect()
 }
 
-fn offer_all(ssd: &mut Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
+pub(crate) fn offer_all(ssd: &mut Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
     for block in 0..BLOCKS {
         for (n, owner) in owners {
             let _ = ssd.offer(*owner, block, &content(*n, block), Hint::default(), 0);
@@ -120,7 +120,7 @@ fn offer_all(ssd: &mut Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId
     pump(ssd, media);
 }
 
-fn stop(mut ssd: Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
+pub(crate) fn stop(mut ssd: Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
     let stamps: Vec<_> = owners.iter().map(|(n, owner)| (*owner, stamp(*n))).collect();
     ssd.stop(&stamps);
     pump(&mut ssd, media);
@@ -128,7 +128,7 @@ fn stop(mut ssd: Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
 }
 
 /// A region that a store has left in order, to begin with.
-fn written() -> &'static Memory {
+pub(crate) fn written() -> &'static Memory {
     static WRITTEN: OnceLock<Memory> = OnceLock::new();
     WRITTEN.get_or_init(|| {
         let mut media = Memory(vec![0; SEGMENTS_AT + SEGMENTS * SEGMENT_BYTES as usize]);
@@ -221,7 +221,7 @@ pub fn ssd_region(data: &[u8]) {
     assert!(again.is_ok(), "what the store left is not taken over: {:?}", again.err());
 }
 
-fn look_at_all(ssd: &mut Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
+pub(crate) fn look_at_all(ssd: &mut Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
     assert_eq!(ssd.wrong(), None);
     for (n, owner) in owners {
         for block in (0..BLOCKS + 4).chain([u64::from(u32::MAX), (1 << 40) - 1]) {

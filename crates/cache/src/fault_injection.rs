@@ -227,11 +227,15 @@ pub enum Bug {
     SsdCleaningLeavesEntries,
     /// Another segment is discarded than the one that is free.
     SsdDiscardsOther,
+    /// The process that goes on with an SSD store is not told which disks the device calls clean.
+    SsdCleanNotTold,
+    /// It is not told which summaries name blocks that are gone.
+    SsdLostNotTold,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 96] = [
+    pub const ALL: [Bug; 98] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -328,5 +332,7 @@ impl Bug {
         Bug::SsdHeldNotCleared,
         Bug::SsdCleaningLeavesEntries,
         Bug::SsdDiscardsOther,
+        Bug::SsdCleanNotTold,
+        Bug::SsdLostNotTold,
     ];
 }

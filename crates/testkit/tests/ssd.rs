@@ -83,4 +83,6 @@ planted! {
     blocks_that_stay_held_are_found: SsdHeldNotCleared,
     entries_of_emptied_segments_are_found: SsdCleaningLeavesEntries,
     discards_of_segments_in_use_are_found: SsdDiscardsOther,
+    disks_that_another_process_is_not_told_are_clean_are_found: SsdCleanNotTold,
+    summaries_that_another_process_is_not_told_of_are_found: SsdLostNotTold,
 }

@@ -4,6 +4,8 @@
 //! it is as it was: with times that are too coarse, a change may not show in its stamp. Never looks into the store.
 //! Invariant: what a scenario finds wrong with a bug planted, it does not find without.
 
+mod handover;
+
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::ssd::{

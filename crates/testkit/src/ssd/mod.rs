@@ -7,6 +7,7 @@
 //! executed before; the same plan gives the same run.
 
 mod device;
+mod handover;
 mod images;
 mod restart;
 mod steps;
@@ -48,6 +49,8 @@ pub struct SsdOutcome {
     pub other_image: u64,
     /// Starts, those of them after a loss of power, and those that died themselves.
     pub starts: [u64; 3],
+    /// Changes of process with the store at rest, and those that were given up.
+    pub handed_over: [u64; 2],
     /// Faults of devices.
     pub faults: u64,
     /// Devices out of service, and changes that waited until their names were recorded as void.
@@ -68,6 +71,7 @@ impl SsdOutcome {
         let add = |a: &mut [u64], b: &[u64]| a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
         add(&mut self.kept, &o.kept);
         add(&mut self.starts, &o.starts);
+        add(&mut self.handed_over, &o.handed_over);
         add(&mut self.given_up, &o.given_up);
         add(&mut self.written, &o.written);
         self.staged += o.staged;

@@ -64,9 +64,8 @@ impl<F: FaultInjection> Run<F> {
         }
     }
 
-    /// Stops in order, unless the program dies in the middle. Whether it came to the end.
-    fn stop(&mut self) -> bool {
-        // Changes end first.
+    /// All changes end.
+    pub(super) fn finish_changes(&mut self) {
         for image in 0..self.images.len() {
             let Some(owner) = self.owners[image] else { continue };
             while let Some(change) = self.images[image].changes.pop() {
@@ -79,6 +78,11 @@ impl<F: FaultInjection> Run<F> {
                 self.ssd().change_ended(owner, change.blocks);
             }
         }
+    }
+
+    /// Stops in order, unless the program dies in the middle. Whether it came to the end.
+    fn stop(&mut self) -> bool {
+        self.finish_changes();
         let stamps: Vec<_> =
             (0..self.images.len()).filter_map(|n| Some((self.owners[n]?, self.images[n].stamp()))).collect();
         // What a store is told of at the end is durable.

@@ -14,6 +14,10 @@ impl<F: FaultInjection> Run<F> {
             self.restart();
             return;
         }
+        if self.rng.one_in(2 * self.restarts_in) {
+            self.hand_over();
+            return;
+        }
         match self.rng.below(100) {
             0..=21 => self.offer_some(),
             22..=35 => self.look_up_some(),
@@ -145,7 +149,7 @@ impl<F: FaultInjection> Run<F> {
         }
     }
 
-    fn change_some(&mut self, image: usize, owner: OwnerId) {
+    pub(super) fn change_some(&mut self, image: usize, owner: OwnerId) {
         let most = if self.rng.one_in(10) { 500 } else { 12 };
         let blocks = self.some_range(image, most);
         let overlaps = |c: &ImageChange| c.blocks.start < blocks.end && blocks.start < c.blocks.end;
@@ -178,7 +182,7 @@ impl<F: FaultInjection> Run<F> {
         }
     }
 
-    fn execute_changes(&mut self, image: usize, owner: OwnerId) {
+    pub(super) fn execute_changes(&mut self, image: usize, owner: OwnerId) {
         if self.rng.one_in(10) {
             self.images[image].flush();
         }
@@ -376,12 +380,15 @@ impl<F: FaultInjection> Run<F> {
         if self.has_faults && self.rng.one_in(100) {
             self.ssd().take_out_of_service(0, OutOfService::Operator);
         }
-        // What is given up is recorded, some time.
+        self.record_given_up();
+        self.replace_failed();
+    }
+    /// What is given up is recorded.
+    pub(super) fn record_given_up(&mut self) {
         while let Some((device, store)) = self.to_record.pop() {
             self.void.insert(store.0);
             self.ssd().given_up_is_recorded(device);
             self.outcome.given_up[1] += 1;
         }
-        self.replace_failed();
     }
 }

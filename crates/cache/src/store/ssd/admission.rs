@@ -79,6 +79,11 @@ impl Budget {
         Self { per_day, most, left: most, rest: 0 }
     }
 
+    /// So much is left, if it is not more than there can be.
+    pub fn set_left(&mut self, left: i64) {
+        self.left = left.min(self.most);
+    }
+
     /// So many nanoseconds passed.
     pub fn advance(&mut self, passed: u64) {
         let parts = u128::from(passed) * u128::from(self.per_day) + self.rest;
@@ -139,6 +144,17 @@ impl Admitting {
             budget.left = left.unwrap_or(i64::MAX).min(budget.most);
             budget
         });
+    }
+
+    /// Goes on where another process was, at its time and with what it had left of its budget, if it had one.
+    pub fn go_on_from(&mut self, now: u64, left: Option<i64>) {
+        self.now = now;
+        self.budget = left.map(|left| Budget { left, ..Budget::new(0, i64::MAX as u64) });
+    }
+
+    /// What is left of the budget; negative if more was written.
+    pub fn budget_left(&self) -> Option<i64> {
+        self.budget.as_ref().map(Budget::left)
     }
 
     /// Time goes on.

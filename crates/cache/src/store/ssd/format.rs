@@ -7,6 +7,7 @@
 //! from 256 KiB
 //! on. A segment: its summary, then its blocks. All numbers are little-endian.
 
+use super::bytes::{Reader, Writer};
 use super::sums::Sums;
 use super::types::{Identity, OWNERS_MAX, Stamp, StoreId};
 
@@ -77,27 +78,7 @@ impl Layout {
     }
 }
 
-/// Writes numbers and bytes one after another.
-struct Writer(Vec<u8>);
-
 impl Writer {
-    fn with(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
-    }
-
-    fn u32(&mut self, n: u32) -> &mut Self {
-        self.bytes(&n.to_le_bytes())
-    }
-
-    fn u64(&mut self, n: u64) -> &mut Self {
-        self.bytes(&n.to_le_bytes())
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
     fn pad_to(&mut self, len: usize) -> &mut Self {
         assert!(self.0.len() <= len, "what is written fits its place");
         self.0.resize(len, 0);
@@ -114,26 +95,9 @@ impl Writer {
     }
 }
 
-/// Reads them; past the end there is nothing.
-struct Reader<'a>(&'a [u8]);
-
 impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
     /// A sequence or a generation.
-    fn number(&mut self) -> Option<u64> {
+    pub fn number(&mut self) -> Option<u64> {
         self.u64().filter(|n| *n < NUMBERS_END)
     }
 }

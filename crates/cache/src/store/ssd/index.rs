@@ -7,6 +7,7 @@
 //! Invariants: a block has at most one entry; `find` never gives the slot of another block or owner. An entry that
 //! finds no room is not taken: it is a cache.
 
+use super::bytes::{Reader, Writer};
 use super::permutation::{mix, permute, restore};
 use super::types::BLOCKS_MAX;
 use undercroft_host::prefetch_lines;
@@ -136,7 +137,8 @@ impl Index {
     /// The block of which an entry is.
     fn block_of(&self, owner: u16, at: usize, word: u64) -> u64 {
         let least = (at as u128) << BITS | u128::from(word >> (FLAG_BITS + self.slot_bits)) << self.cut;
-        let image = least.div_ceil(self.buckets.len() as u128) as u64;
+        // Of what another process has told, the last bucket may have an entry past the last image.
+        let image = (least.div_ceil(self.buckets.len() as u128) as u64).min(BLOCKS_MAX - 1);
         restore(self.key(owner, word & SECOND != 0), image)
     }
 
@@ -293,6 +295,48 @@ impl Index {
     pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         let words = self.buckets.iter().flat_map(|b| (0..WAYS).map(|way| b.word(way)));
         words.map(|word| self.slot(word)).filter(|slot| *slot != 0)
+    }
+
+    /// The table, for another process.
+    pub fn write(&self, to: &mut Writer) {
+        to.0.reserve(self.bytes() + 16);
+        to.u64(self.buckets.len() as u64).u64(self.turn as u64);
+        for bucket in &self.buckets {
+            let mut bytes = [0; 10 * WAYS];
+            let (words, high) = bytes.split_at_mut(8 * WAYS);
+            let words = words.as_chunks_mut().0.iter_mut();
+            words.zip(bucket.low.iter().chain(&bucket.sums)).for_each(|(to, n)| *to = n.to_le_bytes());
+            high.as_chunks_mut().0.iter_mut().zip(&bucket.high).for_each(|(to, n)| *to = n.to_le_bytes());
+            to.bytes(&bytes);
+        }
+    }
+
+    /// Takes over the table of another process, of an index of as many slots and the same seed, if all its entries are
+    /// of slots of which this is true.
+    pub fn read(&mut self, from: &mut Reader<'_>, is_block: impl Fn(u32) -> bool) -> Option<()> {
+        if from.u64()? != self.buckets.len() as u64 {
+            return None;
+        }
+        self.turn = from.u64()? as usize;
+        (self.len, self.held) = (0, 0);
+        for bucket in 0..self.buckets.len() {
+            let (it, bytes) = (&mut self.buckets[bucket], from.array::<{ 10 * WAYS }>()?);
+            let (words, high) = bytes.split_at(8 * WAYS);
+            let words = words.as_chunks().0.iter();
+            it.low.iter_mut().chain(&mut it.sums).zip(words).for_each(|(n, from)| *n = u32::from_le_bytes(*from));
+            it.high.iter_mut().zip(high.as_chunks().0).for_each(|(n, from)| *n = u16::from_le_bytes(*from));
+            for way in 0..WAYS {
+                let word = self.buckets[bucket].word(way);
+                let slot = self.slot(word);
+                if slot != 0 {
+                    self.len += 1;
+                    self.held += usize::from(word & HELD != 0);
+                    let rest = word >> (FLAG_BITS + self.slot_bits);
+                    (rest < BLOCKS_MAX >> self.cut && is_block(slot)).then_some(())?;
+                }
+            }
+        }
+        Some(())
     }
 
     /// Takes all entries out.

@@ -30,12 +30,17 @@
 //!   [`Ssd::given_up`] tells
 //!   of it, the caller records elsewhere that the store's name is void and then says [`Ssd::given_up_is_recorded`];
 //!   until then changes of the disks in question wait. [`Ssd::replace`] puts a formatted region in its place.
+//! - *Another process goes on with the store*: when no change is under way, [`Ssd::rest`]; then I/O until
+//!   [`Ssd::is_at_rest`], and [`Ssd::hand_over`]. [`Ssd::take_over`] in the other process gives the store at rest, with
+//!   the same owners; in whichever of the two is to go on: [`Ssd::go_on`]. At rest a store asks for no I/O.
 //! - *An orderly stop*: when no change is under way, no more will come, and the disks are flushed, [`Ssd::stop`]
 //!   with stamps; then I/O until
 //!   [`Ssd::is_stopped`].
 
 mod admission;
+mod bytes;
 mod format;
+mod handover;
 mod index;
 mod measured;
 mod memory;
@@ -49,6 +54,7 @@ mod sums;
 mod types;
 mod worth;
 
+pub use handover::{HANDOVER_FORM, NotTakenOver};
 pub use memory::memory_bytes_for;
 pub use region::{Format, Media, NoRegion, Recovered, Region};
 pub use store::Ssd;

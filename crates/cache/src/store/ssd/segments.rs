@@ -4,6 +4,7 @@
 //! Invariants: a segment with I/O of the store under way is not free; an owner's queue is in the order of sequences;
 //! a sequence is never used again.
 
+use super::bytes::{Reader, Writer};
 use super::format::Layout;
 use super::index::OwnerOf;
 use super::permutation::mix;
@@ -183,6 +184,59 @@ impl Segments {
     pub fn recovered(&mut self) {
         self.free.clear();
         self.stale = (0..self.all.len() as u32).filter(|n| self.all[*n as usize].state == State::Free).collect();
+    }
+
+    /// The records of all segments, for another process. Nothing is under way in any, and those that are somebody's are
+    /// complete, or of a device that is out of service: there it does not matter.
+    pub fn write(&self, to: &mut Writer) {
+        to.u64(self.next_sequence);
+        for list in [&self.free, &self.stale] {
+            to.u32(list.len() as u32);
+            list.iter().for_each(|n| _ = to.u32(*n));
+        }
+        for owner in 0..OWNERS_MAX as u16 {
+            to.u32(self.of(owner));
+            for n in self.queue(owner) {
+                let it = self.get(n);
+                debug_assert!(it.busy == 0, "{it:?} is at rest");
+                to.u32(n).u64(it.sequence).u64(it.generation).u64(it.sum).u8(it.lost.into());
+            }
+        }
+    }
+
+    /// Takes over the records of another process, if each segment is there once and those of an owner are in order.
+    /// Without `with_lost` it forgets of which the summaries name blocks that are gone: a bug.
+    pub fn read(&mut self, from: &mut Reader<'_>, with_lost: bool) -> Option<()> {
+        self.next_sequence = from.number()?;
+        let all = self.all.len();
+        let mut is_told = vec![false; all];
+        let mut tell = |n: u32| {
+            let was = is_told.get_mut(n as usize).map(|is| std::mem::replace(is, true));
+            (was == Some(false)).then_some(n)
+        };
+        for list in [&mut self.free, &mut self.stale] {
+            list.clear();
+            for _ in 0..from.u32()? {
+                list.push_back(tell(from.u32()?)?);
+            }
+        }
+        let mut count = self.free();
+        for owner in 0..OWNERS_MAX as u16 {
+            let mut last = 0;
+            for _ in 0..from.u32()? {
+                let n = tell(from.u32()?)?;
+                let (sequence, generation, sum, lost) = (from.number()?, from.number()?, from.u64()?, from.flag()?);
+                if sequence <= last || sequence >= self.next_sequence {
+                    return None;
+                }
+                last = sequence;
+                self.append(n, owner, sequence, generation, State::Sealed);
+                let it = self.get_mut(n);
+                (it.sum, it.lost) = (sum, lost && with_lost);
+                count += 1;
+            }
+        }
+        (count == all).then_some(())
     }
 
     fn append(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, state: State) {

@@ -13,18 +13,18 @@ use undercroft_host::IoBuf;
 const STRIPE_SHIFT: u32 = 6;
 
 /// An owner.
-struct Attached {
-    known: Known,
+pub(super) struct Attached {
+    pub known: Known,
     /// Blocks that it may have.
-    share: u64,
+    pub share: u64,
     /// Its number in each region.
-    numbers: Vec<Option<u16>>,
+    pub numbers: Vec<Option<u16>>,
 }
 
 /// See the head of the file; how it is used stands at the head of its module.
 pub struct Ssd<F: FaultInjection = NoFaults> {
-    regions: Vec<Region<F>>,
-    owners: Vec<Option<Attached>>,
+    pub(super) regions: Vec<Region<F>>,
+    pub(super) owners: Vec<Option<Attached>>,
     waits: Vec<(WaitId, OwnerId)>,
     last_wait: u64,
     /// Whose turn it is to be asked for I/O.

@@ -7,6 +7,7 @@
 mod blocks;
 mod changes;
 mod cleaning;
+mod handover;
 mod io;
 mod quiet;
 mod recovery;
@@ -71,6 +72,8 @@ pub(super) fn owner_bytes() -> u64 {
 /// How far an orderly stop is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stop {
+    /// No stop: what is under way ends, and nothing else begins.
+    Resting,
     /// Open segments are completed.
     Sealing(Vec<(u16, Stamp)>),
     /// What was dropped is written down.

@@ -84,8 +84,13 @@ impl<F: FaultInjection> Region<F> {
     /// The next stage of a stop, when its time has come.
     pub(super) fn go_on_stopping(&mut self) {
         match self.stop.take() {
+            Some(Stop::Resting) => {
+                self.seal_for_rest();
+                self.stop = Some(Stop::Resting);
+            }
             Some(Stop::Sealing(stamps)) => {
-                if self.seal_all() || self.cleaning.is_some() || !self.is_quiet_done() {
+                // As long as blocks are written again, a segment is filled by more than one.
+                if self.cleaning.is_some() || self.seal_all() || !self.is_quiet_done() {
                     self.stop = Some(Stop::Sealing(stamps));
                     return;
                 }

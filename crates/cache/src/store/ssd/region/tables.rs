@@ -3,6 +3,7 @@
 //! Owns the order: write, flush, read back. Never decides what it says. Invariant: `may_be_clean` is true for every
 //! owner that any copy which a recovery could take calls clean.
 
+use super::super::bytes::{Reader, Writer};
 use super::super::format::{Record, TABLES_AT, Table};
 use super::io::Job;
 use super::*;
@@ -41,6 +42,19 @@ impl Tables {
     /// After format or recovery: the copies on the device say this.
     pub fn are(&mut self, sequence: u64, clean: Vec<u16>) {
         (self.sequence, self.durable) = (sequence, clean);
+    }
+
+    /// What the device says, for another process; nothing is being written.
+    pub fn hand_over(&self, to: &mut Writer) {
+        to.u64(self.sequence).u8(self.is_wanted.into()).u32(self.durable.len() as u32);
+        self.durable.iter().for_each(|n| _ = to.u32(u32::from(*n)));
+    }
+
+    /// The same, told by another process.
+    pub fn take_over(from: &mut Reader<'_>) -> Option<Self> {
+        let (sequence, is_wanted, count) = (from.number()?, from.flag()?, from.u32()?);
+        let durable = (0..count).map(|_| u16::try_from(from.u32()?).ok()).collect::<Option<_>>()?;
+        Some(Self { sequence, is_wanted, durable, ..Self::default() })
     }
 
     /// Whether a recovery might take what the device says for an owner's present state.
