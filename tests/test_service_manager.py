@@ -12,7 +12,8 @@ import sys
 import pytest
 from harness import images
 from harness.daemon import Daemon, Disk
-from harness.programs import driver
+from harness.programs import driver, need
+from harness.ssd import fill, have_shares, read_all, section, ssd
 
 SIZE = 32 * images.MIB
 WORK = 8 * images.MIB
@@ -173,3 +174,26 @@ def test_a_killed_daemon_leaves_nothing(daemon, manager):
     assert manager.kept == {}
     manager.start(daemon)
     assert daemon.disk("a")["cache"]["cached_bytes"] == 0
+
+
+def test_an_ssd_store_is_left_in_order_besides(scratch, manager):
+    """With `keep` and an SSD store: what is in RAM and what is below are both there after a restart, also of a disk
+    that was written until the end."""
+    need("nbdcopy")
+    image = images.raw(scratch / "c.raw", SIZE, seed=3)
+    wrap = lambda words: [sys.executable, "-c", PASS_ON, *words]  # noqa: E731
+    more = {"store": "keep = true", "extra": section(scratch), "memory": "16MiB", "workers": 1}
+    daemon = Daemon(scratch / "d", [Disk("a", image, "raw")], wrap=wrap, **more)
+    manager.start(daemon)
+    try:
+        have_shares(daemon)
+        fill(daemon, image)
+        driver("run", daemon.vhost("a"), "--ops", 200, "--write-percent", 100, "--length", WORK)
+        cached, below = daemon.disk("a")["cache"]["cached_bytes"], ssd(daemon)["cached_bytes"]
+        daemon.stop()
+        manager.start(daemon)
+        assert daemon.disk("a")["cache"]["cached_bytes"] > cached * 9 // 10 > 0
+        assert ssd(daemon)["cached_bytes"] > below * 8 // 10 > 0, ssd(daemon)
+        assert read_all(daemon) == images.digest(image)
+    finally:
+        daemon.stop()

@@ -11,13 +11,9 @@ import pytest
 from harness import images
 from harness.daemon import Daemon, Disk
 from harness.programs import PATIENCE, need, run
+from harness.ssd import fill, have_shares, read_all, rest, section, ssd, write
 
 SIZE = 48 * images.MIB
-
-
-def section(scratch, keys: str = "", names: str = '"ssd0", "ssd1"') -> str:
-    paths = ", ".join(f'"{scratch}/{name.strip().strip(chr(34))}"' for name in names.split(","))
-    return f'[ssd]\npaths = [{paths}]\nsize = "128MiB"\nsegment = "256KiB"\nadmit = "all"\n{keys}'
 
 
 @pytest.fixture
@@ -46,48 +42,10 @@ def daemon(make, scratch):
     return daemon
 
 
-def read_all(daemon, disk: str = "a") -> str:
-    """The digest of a disk, read as a client does."""
-    out = daemon.directory / "out.raw"
-    run("nbdcopy", "--connections=1", daemon.nbd(disk), out)
-    return images.digest(out)
-
-
-def ssd(daemon) -> dict:
-    return json.loads(daemon.call("ssd", "--json").stdout)
-
-
-def have_shares(daemon) -> None:
-    """Waits until every disk has a share of the store, which it is given at the next look at what disks do."""
-    give_up = time.monotonic() + 30 * PATIENCE
-    while not all(disk["share_bytes"] > 0 for disk in ssd(daemon)["disks"]):
-        assert time.monotonic() < give_up, ssd(daemon)
-        time.sleep(0.05)
-
-
-def fill(daemon) -> int:
-    """Reads the disk until most of it is in the store; how many bytes are."""
-    want = images.digest(daemon.image)
-    for _ in range(8):
-        assert read_all(daemon) == want
-    cached = ssd(daemon)["cached_bytes"]
-    assert cached > SIZE // 2, ssd(daemon)
-    return cached
-
-
-def rest() -> None:
-    """Waits until what the store has is written down; nobody changes the disk meanwhile."""
-    time.sleep(8 * PATIENCE)
-
-
-def write(daemon, at: int, byte: int) -> None:
-    run("qemu-io", "-f", "raw", "-c", f"write -P {byte} {at} 64k", "-c", "flush", daemon.nbd("a"))
-
-
 def test_blocks_outlive_an_orderly_stop(daemon):
     """What was in the store is found again by the next daemon and read from there; the bytes are the image's."""
     daemon.start()
-    kept = fill(daemon)
+    kept = fill(daemon, daemon.image)
     daemon.stop()
     daemon.start()
     status = ssd(daemon)
@@ -102,7 +60,7 @@ def test_blocks_of_a_changed_image_are_dropped(daemon):
     """An image that is written to while there is no daemon, though its time is put back; or is another file."""
     for change in ("write", "write and set the time back", "restore a copy"):
         daemon.start()
-        fill(daemon)
+        fill(daemon, daemon.image)
         daemon.stop()
         before = os.stat(daemon.image)
         if change == "restore a copy":
@@ -123,7 +81,7 @@ def test_a_killed_daemon_keeps_what_was_at_rest_and_nothing_else(daemon):
     """SIGKILL after a while without changes: the blocks are there. SIGKILL after a change: none of them is."""
     need("qemu-io")
     daemon.start()
-    fill(daemon)
+    fill(daemon, daemon.image)
     rest()
     daemon.kill()
     daemon.start()
@@ -139,7 +97,7 @@ def test_writes_are_never_covered_by_what_is_in_the_store(daemon):
     """Blocks that are in the store are written, read back, and read back after a stop."""
     need("qemu-io")
     daemon.start()
-    fill(daemon)
+    fill(daemon, daemon.image)
     for n in range(16):
         write(daemon, n * 3 * images.MIB, n + 1)
     assert read_all(daemon) == images.digest(daemon.image)
@@ -213,10 +171,10 @@ def test_what_clones_have_in_common_is_in_the_store_once(make, scratch):
 def test_the_store_is_switched_and_emptied_by_hand(daemon):
     """Out of service, its files are closed and disks are served; in service again, it begins empty."""
     daemon.start()
-    fill(daemon)
+    fill(daemon, daemon.image)
     dropped = daemon.call("ssd", "drop", "a").stdout
     assert "dropped from the SSD store" in dropped and ssd(daemon)["cached_bytes"] == 0, dropped
-    fill(daemon)
+    fill(daemon, daemon.image)
     files = f"/proc/{daemon.pid}/fd"
     is_open = lambda: any("ssd0" in os.readlink(f"{files}/{n}") for n in os.listdir(files))  # noqa: E731
     assert is_open()
@@ -230,7 +188,7 @@ def test_the_store_is_switched_and_emptied_by_hand(daemon):
     daemon.call("ssd", "start")
     status = ssd(daemon)
     assert status["in_service"] and status["cached_bytes"] == 0 and status["made"] is None, status
-    fill(daemon)
+    fill(daemon, daemon.image)
 
 
 def test_a_store_that_cannot_be_had_keeps_nobody_from_being_served(make, scratch):
@@ -266,7 +224,7 @@ def test_a_store_that_comes_late_has_nothing_of_what_was_written_without_it(daem
     """What the store calls good for the next start is not, if the disk was served without it for a while."""
     need("qemu-io")
     daemon.start()
-    fill(daemon)
+    fill(daemon, daemon.image)
     daemon.stop()
     other = make("other", [])
     other.start()
@@ -287,7 +245,7 @@ def test_a_store_that_comes_late_has_nothing_of_what_was_written_without_it(daem
 
 def test_a_store_for_other_workers_is_made_anew_only_if_that_is_said(daemon, scratch):
     daemon.start()
-    fill(daemon)
+    fill(daemon, daemon.image)
     daemon.stop()
     daemon.workers = 1
     daemon.write_config([Disk("a", daemon.image, "raw")])
@@ -299,7 +257,7 @@ def test_a_store_for_other_workers_is_made_anew_only_if_that_is_said(daemon, scr
     daemon.write_config([Disk("a", daemon.image, "raw")])
     daemon.start()
     assert "2 workers" in ssd(daemon)["made"]
-    fill(daemon)
+    fill(daemon, daemon.image)
 
 
 def test_a_disk_that_is_to_be_in_ram_alone_is_not_in_the_store(daemon):
@@ -311,13 +269,13 @@ def test_a_disk_that_is_to_be_in_ram_alone_is_not_in_the_store(daemon):
     assert ssd(daemon)["counters"]["refused_no_share"] > 0
     daemon.call("set", "a", "--store", "both")
     time.sleep(2)
-    fill(daemon)
+    fill(daemon, daemon.image)
 
 
 def test_a_device_that_fails_is_left_and_disks_go_on(daemon, scratch):
     """The daemon may not write the files any more: it reads images, and says why."""
     daemon.start()
-    fill(daemon)
+    fill(daemon, daemon.image)
     # Whatever is written from here on fails: there is no room, and no file may grow.
     subprocess.run(["prlimit", f"--pid={daemon.pid}", "--fsize=0:"], check=True)
     daemon.call("ssd", "drop", "--all")

@@ -130,6 +130,20 @@ impl DiskFile {
         Ok((Self::new(plain, kind, false, 1)?, None))
     }
 
+    /// A file that another process has opened, with the locks that it has. They are let go of only when the last of all
+    /// processes closes it, unless this one has [`claim`]ed it, too.
+    ///
+    /// # Errors
+    /// What the kernel says, or `InvalidInput` if it is not one that bypasses the page cache.
+    pub fn passed(fd: OwnedFd) -> io::Result<Self> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+        let is_kind = matches!(kind, FileType::RegularFile | FileType::BlockDevice);
+        let is_direct = rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::DIRECT);
+        let align = alignment(&fd, kind == FileType::BlockDevice).filter(|_| is_kind && is_direct);
+        let align = align.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, NOT_DIRECT))?;
+        Self::new(fd, kind, true, align)
+    }
+
     fn new(fd: OwnedFd, kind: FileType, direct: bool, align: u32) -> io::Result<Self> {
         let st = rustix::fs::fstat(&fd)?;
         let is_device = kind == FileType::BlockDevice;

@@ -12,10 +12,10 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use undercroft_host::{AlignedBuffer, Claim, Direct, DiskFile, claim};
+use undercroft_host::{AlignedBuffer, Claim, Direct, DiskFile, FileId, claim};
 
 /// Bytes at each end that must be zeroes on what is to become a store: file systems, partition tables, RAID and LVM all
 /// have their marks there.
@@ -32,7 +32,7 @@ pub(super) struct Device {
     /// Whether there was nothing at its path.
     made: bool,
     /// Keeps the kernel from mounting a device meanwhile, and us from one that is mounted.
-    _exclusive: Option<OwnedFd>,
+    exclusive: Option<OwnedFd>,
     _claim: InUse,
 }
 
@@ -48,6 +48,36 @@ impl Device {
             Err(_) => {}
         }
         opened
+    }
+
+    /// One that another process has opened, and passes on with its locks: its file, and what keeps others from a
+    /// device.
+    pub(super) fn passed(path: &Path, size_bytes: Option<u64>, mut files: Vec<OwnedFd>) -> Result<Self, SsdError> {
+        let shown = || path.display().to_string();
+        let io = |e| SsdError::io(path, "taking it over", e);
+        let missing = || io(io::ErrorKind::NotFound.into());
+        let exclusive = if files.len() > 1 { files.pop() } else { None };
+        let file = DiskFile::passed(files.pop().ok_or_else(missing)?).map_err(io)?;
+        let there = fs::metadata(path).map_err(io)?;
+        let is_it = match file.id {
+            FileId::File { device, inode } => (device, inode) == (there.dev(), there.ino()),
+            FileId::Device { number } => number == there.rdev(),
+        };
+        if !is_it {
+            return Err(SsdError::Misfit { path: shown(), why: "another file is there now".to_owned() });
+        }
+        let claimed = take(path, &file)?;
+        Self::of(path, size_bytes, file, exclusive, claimed)
+    }
+
+    /// What another process needs to go on with it.
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(self.file.file.as_fd()).chain(self.exclusive.as_ref().map(AsFd::as_fd)).collect()
+    }
+
+    /// Locks it, or finds it locked by this process already.
+    pub(super) fn claim(&self) -> Result<(), SsdError> {
+        lock(&self.path, &self.file)
     }
 
     /// Gives it up, because no store came of it.
@@ -68,16 +98,19 @@ impl Device {
         if not_direct.is_some() {
             return Err(SsdError::NotDirect { path: shown() });
         }
-        let in_use = |by: String| SsdError::InUse { path: shown(), by };
-        let claimed = InUse::take(file.id, "the SSD store").map_err(|used| in_use(format!(" by {}", used.by)))?;
-        match claim(&file, false, true).map_err(|e| SsdError::io(path, "locking it", e))? {
-            // Without locks nothing tells of another daemon, which would write over what this one has.
-            Claim::NoLocks => return Err(SsdError::io(path, "locking it", Errno::NOLCK)),
-            Claim::Taken(who) if who.is_empty() => return Err(in_use(String::new())),
-            Claim::Taken(who) => return Err(in_use(format!(" by {}", who.join(", ")))),
-            Claim::Held => {}
-        }
+        let claimed = take(path, &file)?;
+        lock(path, &file)?;
         let exclusive = if file.is_device { Some(hold(path)?) } else { None };
+        Self::of(path, size_bytes, file, exclusive, claimed)
+    }
+
+    fn of(
+        path: &Path,
+        size_bytes: Option<u64>,
+        file: DiskFile,
+        exclusive: Option<OwnedFd>,
+        claimed: InUse,
+    ) -> Result<Self, SsdError> {
         let used_bytes = match size_bytes {
             Some(bytes) if file.is_device => bytes.min(file.size_bytes),
             Some(bytes) => bytes,
@@ -89,7 +122,7 @@ impl Device {
             start: Start::Foreign,
             used_bytes,
             made: false,
-            _exclusive: exclusive,
+            exclusive,
             _claim: claimed,
         };
         device.start = device.look()?;
@@ -152,6 +185,26 @@ impl Device {
     /// Whether it holds as many bytes as a header says.
     pub(super) fn has(&self, layout: &Layout) -> bool {
         self.file.size_bytes >= layout.used_bytes
+    }
+}
+
+/// Takes it for the store, in this process.
+fn take(path: &Path, file: &DiskFile) -> Result<InUse, SsdError> {
+    let in_use = |by| SsdError::InUse { path: path.display().to_string(), by };
+    InUse::take(file.id, "the SSD store").map_err(|used| in_use(format!(" by {}", used.by)))
+}
+
+/// Keeps other processes from it.
+fn lock(path: &Path, file: &DiskFile) -> Result<(), SsdError> {
+    let io = |e| SsdError::io(path, "locking it", e);
+    match claim(file, false, true).map_err(io)? {
+        Claim::Held => Ok(()),
+        // Without locks nothing tells of another daemon, which would write over what this one has.
+        Claim::NoLocks => Err(io(Errno::NOLCK.into())),
+        Claim::Taken(who) => {
+            let by = if who.is_empty() { String::new() } else { format!(" by {}", who.join(", ")) };
+            Err(SsdError::InUse { path: path.display().to_string(), by })
+        }
     }
 }
 

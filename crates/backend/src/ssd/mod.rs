@@ -19,6 +19,7 @@ use header::{Header, Start};
 use layout::Layout;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use undercroft_cache::ssd::memory_bytes_for;
 use undercroft_config::SsdPlan;
@@ -98,6 +99,43 @@ impl SsdDevices {
                 Err(SsdError::Misfit { path, why })
             }
         }
+    }
+
+    /// Those that another process has open, and passes on: each path's descriptors, as [`SsdDevices::descriptors`] gave
+    /// them. Nothing is written, and they are locked as they were there.
+    ///
+    /// # Errors
+    /// See [`SsdError`]: they are not those of the store `id`, as the plan has it.
+    pub fn passed(plan: &SsdPlan, workers: u32, id: SetId, files: Vec<Vec<OwnedFd>>) -> Result<Self, SsdError> {
+        let path = plan.paths.first().map_or(Path::new(""), |p| p).display().to_string();
+        let misfit = |why: &str| SsdError::Misfit { path: path.clone(), why: why.to_owned() };
+        if files.len() != plan.paths.len() {
+            return Err(misfit("there are other files"));
+        }
+        let (count, mut devices) = (plan.paths.len() as u32, Vec::new());
+        for ((path, number), files) in plan.paths.iter().zip(0..).zip(files) {
+            let device = Device::passed(path, plan.size_bytes, files)?;
+            let layout = Layout::of(device.used_bytes, number, count, workers, plan.segment_bytes);
+            devices.push((device, layout));
+        }
+        match fit(&devices) {
+            Fit::Store(found) if found == id => Ok(Self { devices, id, made: None }),
+            Fit::Store(_) => Err(misfit("it is another store")),
+            Fit::None(why) => Err(misfit(&why)),
+        }
+    }
+
+    /// What another process needs to go on with each of them.
+    pub fn descriptors(&self) -> impl Iterator<Item = Vec<BorrowedFd<'_>>> {
+        self.devices.iter().map(|(device, _)| device.descriptors())
+    }
+
+    /// Locks all of them, or finds that they are.
+    ///
+    /// # Errors
+    /// One that somebody else uses.
+    pub fn claim(&self) -> Result<(), SsdError> {
+        self.devices.iter().try_for_each(|(device, _)| device.claim())
     }
 
     /// What tells this store from any other.

@@ -5,6 +5,7 @@
 use super::*;
 use crate::Backend;
 use std::fs;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use undercroft_cache::ssd::Media;
@@ -73,6 +74,41 @@ fn what_is_missing_is_made_reserved_and_found_again() {
     drop(store);
     let again = SsdDevices::open(&plan, 3).unwrap();
     assert_eq!((again.id(), again.made()), (id, None));
+}
+
+/// Descriptors as another process gets them, which has none of this one's claims.
+fn passed_on(store: SsdDevices) -> (SetId, Vec<Vec<OwnedFd>>) {
+    let own = |of: Vec<BorrowedFd<'_>>| of.into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+    (store.id(), store.descriptors().map(own).collect())
+}
+
+#[test]
+fn what_another_process_passes_on_is_its_store_or_nothing() {
+    let Some(place) = Place::new() else { return };
+    let plan = place.plan(&["a", "b"]);
+    let (id, files) = passed_on(SsdDevices::open(&plan, 2).unwrap());
+    let store = SsdDevices::passed(&plan, 2, id, files).unwrap();
+    assert_eq!((store.id(), store.made(), store.regions(1).len()), (id, None, 2));
+    store.claim().unwrap();
+    let refused =
+        |plan: &SsdPlan, workers, id, files| SsdDevices::passed(plan, workers, id, files).unwrap_err().to_string();
+    let (id, mut files) = passed_on(store);
+    let why = refused(&plan, 2, SetId::default(), files.iter().map(|of| vec![of[0].try_clone().unwrap()]).collect());
+    assert!(why.contains("another store"), "{why}");
+    let why = refused(&plan, 3, id, files.iter().map(|of| vec![of[0].try_clone().unwrap()]).collect());
+    assert!(why.contains("workers"), "{why}");
+    let why =
+        refused(&place.plan(&["b", "a"]), 2, id, files.iter().map(|of| vec![of[0].try_clone().unwrap()]).collect());
+    assert!(why.contains("another file is there now"), "{why}");
+    files.pop();
+    let why = refused(&plan, 2, id, files);
+    assert!(why.contains("other files"), "{why}");
+    // One that goes through the page cache, or is no file.
+    for name in ["a", "/dev/null"] {
+        let other = fs::File::options().read(true).write(true).open(place.at(name)).unwrap();
+        let why = refused(&place.plan(&["a"]), 2, id, vec![vec![other.into()]]);
+        assert!(why.contains("taking it over"), "{why}");
+    }
 }
 
 #[test]

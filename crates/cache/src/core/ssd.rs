@@ -5,9 +5,11 @@
 //! submitted.
 
 use super::Core;
-use crate::disk::Cx;
+use crate::disk::{Cx, Disk};
 use crate::fault_injection::FaultInjection;
-use crate::store::ssd::{Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, Stamp, TooManyOwners};
+use crate::store::ssd::{
+    Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, SsdUse, Stamp, TooManyOwners,
+};
 use crate::store::tier::Tier;
 use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget, OpId};
 use undercroft_host::IoBuf;
@@ -59,6 +61,32 @@ impl<P: FaultInjection> Core<P> {
     /// The store's name for the base that the disk stands on, if that is an owner.
     pub fn ssd_base_of(&self, id: DiskId) -> Option<OwnerId> {
         self.arena.tier()?.base_owner(id)
+    }
+
+    /// How the disk uses the store, for another process that goes on with it; `None` if it does not.
+    pub fn ssd_use_of(&self, id: DiskId) -> Option<SsdUse> {
+        self.arena.tier()?.use_of(id)
+    }
+
+    /// The disk uses the store, which another process has told, as it did there: nothing has changed its image in
+    /// between. False if that cannot be; then it is as if it had not used it.
+    pub fn adopt_ssd(&mut self, id: DiskId, as_before: &SsdUse) -> bool {
+        let Some(whole) = self.disk(id).map(Disk::whole_blocks) else { return false };
+        self.arena.tier_mut().is_some_and(|tier| tier.adopt(id, as_before, whole))
+    }
+
+    /// The same for the base that the disk stands on, of which this is known now.
+    pub fn adopt_ssd_base(&mut self, id: DiskId, owner: OwnerId, known: &Known) -> bool {
+        let Some(domain) = self.disk(id).and_then(|disk| disk.base_domain()) else { return false };
+        self.arena.tier_mut().is_some_and(|tier| tier.adopt_base(id, domain, owner, known))
+    }
+
+    /// All disks are here that another process has told of: what its store has of others goes, but for what is written
+    /// down for the next start.
+    pub fn settle_ssd(&mut self) {
+        if let Some(tier) = self.arena.tier_mut() {
+            tier.settle();
+        }
     }
 
     /// The changes of the disk that have begun so far, if none is under way: a stamp that is taken of its image now,

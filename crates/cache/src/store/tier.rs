@@ -7,7 +7,8 @@
 
 use super::ram::SharingDomain;
 use super::ssd::{
-    Change, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdFound, SsdIo, Token, TooManyOwners, Verified, WaitId,
+    Change, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdFound, SsdIo, SsdUse, Token, TooManyOwners, Verified,
+    WaitId,
 };
 use crate::types::{DiskId, Io, IoDone};
 use std::collections::VecDeque;
@@ -100,14 +101,69 @@ impl Tier {
     /// If the store has as many owners as it may have.
     pub(crate) fn attach(&mut self, disk: DiskId, known: &Known, whole: u64) -> Result<Kept, TooManyOwners> {
         let (owner, kept) = self.ssd.attach(known)?;
+        self.begin_use(disk, owner, whole, 0);
+        Ok(kept)
+    }
+
+    fn begin_use(&mut self, disk: DiskId, owner: OwnerId, whole: u64, share: u64) {
         let at = disk.0 as usize;
         if self.uses.len() <= at {
             self.uses.resize_with(at + 1, || None);
         }
-        let (base, share, base_part, asked) = (None, 0, BASE_PART[0], [0; 2]);
+        let (base, base_part, asked) = (None, BASE_PART[0], [0; 2]);
         self.uses[at] =
             Some(Use { owner, whole, waits: Vec::new(), changes: 0, begun: 0, base, share, base_part, asked });
-        Ok(kept)
+    }
+
+    // ---- another process ----
+
+    /// How the disk uses the store.
+    pub(crate) fn use_of(&self, disk: DiskId) -> Option<SsdUse> {
+        self.of(disk).map(|&Use { owner, base, share, .. }| SsdUse { owner, base, share })
+    }
+
+    /// The disk uses the store as another process did, of which the store was taken over. False if it has no owner of
+    /// that name, or another disk has it.
+    pub(crate) fn adopt(&mut self, disk: DiskId, as_before: &SsdUse, whole: u64) -> bool {
+        let SsdUse { owner, share, .. } = *as_before;
+        let is_taken = self.uses.iter().flatten().any(|u| u.owner == owner);
+        if is_taken || !self.ssd.has_owner(owner) {
+            return false;
+        }
+        self.begin_use(disk, owner, whole, share);
+        self.divide();
+        true
+    }
+
+    /// The disk stands on this base, as it did then, of which the same is known now. False if that is another one.
+    pub(crate) fn adopt_base(&mut self, disk: DiskId, domain: SharingDomain, owner: OwnerId, known: &Known) -> bool {
+        let is_same = |was: &Known| was.stamp.is_some() && (was.identity, was.stamp) == (known.identity, known.stamp);
+        if self.of(disk).is_none() || !self.ssd.known(owner).is_some_and(is_same) {
+            return false;
+        }
+        // One domain has one owner, and that owner no other domain.
+        let is_other = |b: &BaseUse| (b.domain == domain) != (b.owner == owner);
+        if self.bases.iter().any(is_other) {
+            return false;
+        }
+        match self.bases.iter_mut().find(|b| b.domain == domain) {
+            Some(base) => base.users.push(disk),
+            None => self.bases.push(BaseUse { domain, owner, users: vec![disk] }),
+        }
+        if let Some(user) = self.of_mut(disk) {
+            user.base = Some(owner);
+        }
+        self.divide();
+        true
+    }
+
+    /// What the other process had of disks that are not here goes, but for what is written down.
+    pub(crate) fn settle(&mut self) {
+        let is_used = |owner: &OwnerId| {
+            self.uses.iter().flatten().any(|u| u.owner == *owner) || self.bases.iter().any(|b| b.owner == *owner)
+        };
+        let unused: Vec<_> = self.ssd.attached().into_iter().filter(|owner| !is_used(owner)).collect();
+        unused.into_iter().for_each(|owner| self.ssd.detach(owner));
     }
 
     /// The disk goes; what the store has of it stays until its room is wanted.

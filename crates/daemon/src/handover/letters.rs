@@ -8,7 +8,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Instant;
+use undercroft_backend::ssd::SetId;
 
 /// The form of these letters; another one is not understood.
 pub(crate) const FORM: u32 = 1;
@@ -23,6 +25,20 @@ pub(crate) struct Offer {
     pub(crate) workers: usize,
     /// Names and sizes in bytes of the disks that are served.
     pub(crate) disks: Vec<(String, u64)>,
+    /// The worker of each.
+    pub(crate) places: Vec<usize>,
+    /// The SSD store, if one is in service.
+    pub(crate) ssd: Option<OfferedSsd>,
+}
+
+/// What there is to know of an SSD store before it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OfferedSsd {
+    /// Of what will be told.
+    pub(crate) form: u32,
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) segment_bytes: u64,
 }
 
 /// The answer: it serves these disks, too, and is ready to be told what is left. Or why not.
@@ -38,6 +54,29 @@ pub(crate) struct Left {
     /// Where listeners listen.
     pub(crate) listeners: Vec<String>,
     pub(crate) sessions: Vec<LeftSession>,
+    pub(crate) ssd: Option<LeftSsd>,
+}
+
+/// An SSD store. Its descriptors: what each worker's store has told, then those of its files and devices.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LeftSsd {
+    /// Which store.
+    pub(crate) id: SetId,
+    /// How many descriptors each file or device has.
+    pub(crate) devices: Vec<usize>,
+    pub(crate) disks: Vec<LeftUse>,
+}
+
+/// How a disk uses it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LeftUse {
+    pub(crate) disk: String,
+    pub(crate) worker: usize,
+    pub(crate) owner: u16,
+    pub(crate) base: Option<u16>,
+    pub(crate) share: u64,
+    /// What the files of its image said when it was closed, if they tell anything.
+    pub(crate) image: Option<Vec<u8>>,
 }
 
 /// The session of a front end. Its connection is the first of its descriptors.

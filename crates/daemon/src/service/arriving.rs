@@ -6,6 +6,7 @@
 //! what is cached is used only if the image is what it was when that was listed.
 
 use super::leaving::kept_stamp;
+use super::ssd::refusal as ssd_refusal;
 use super::{ServedDisk, Service, ServiceError};
 use crate::handover::channel::Channel;
 use crate::handover::letters::{self, Begin, FORM, Left, Offer, Prepared, Ready};
@@ -31,6 +32,8 @@ pub(crate) struct Arrival {
     channel: Option<Channel>,
     /// What that process served.
     disks: Vec<(String, u64)>,
+    /// The worker of each.
+    places: HashMap<String, usize>,
     snapshot: Option<KeptList>,
     /// Connections of front ends, and what establishes their sessions.
     sessions: HashMap<String, (OwnedFd, Established)>,
@@ -60,12 +63,14 @@ impl Service {
                 && plan.store.keep;
             let memories = if same { memories } else { Vec::new() };
             let memories = memories.into_iter().map(SharedMemory::from_passed).collect::<io::Result<Vec<_>>>()?;
-            let service = Self::without_disks(plan, memories)?;
+            let service = Self::without_disks(plan, memories, offer.ssd.is_some())?;
             letters::send(&channel, &Prepared { refusal: None }, Vec::new(), Vec::new(), soon())?;
+            let names = offer.disks.iter().map(|(name, _)| name.clone());
+            let places = names.zip(offer.places).collect();
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
-            let mut arrival = Arrival { channel, disks, snapshot: None, sessions, starters, problem: None };
-            arrival.take(same)?;
+            let mut arrival = Arrival { channel, disks, places, snapshot: None, sessions, starters, problem: None };
+            arrival.take(same, &service)?;
             return Ok((service, arrival));
         }
         letters::send(&channel, &Prepared { refusal: refusal.clone() }, Vec::new(), Vec::new(), soon())?;
@@ -77,6 +82,12 @@ impl Service {
 fn refusal(offer: &Offer, plan: &ServePlan) -> Option<String> {
     if offer.form != FORM {
         return Some("the two versions of the program do not understand each other: restart the daemon".into());
+    }
+    if let Some(why) = offer.ssd.as_ref().and_then(|ssd| ssd_refusal(ssd, &plan.ssd)) {
+        return Some(why);
+    }
+    if offer.ssd.is_some() && offer.workers != plan.daemon.workers.max(1) {
+        return Some("the SSD store was made for another number of workers: restart the daemon".into());
     }
     let missing = offer.disks.iter().find(|(name, _)| plan.find(name).is_none());
     missing.map(|(name, _)| {
@@ -99,7 +110,8 @@ impl Arrival {
     /// Of a process that has ended, and has left what it cached to the service manager.
     pub(super) fn from_manager(snapshot: KeptList) -> Self {
         let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { channel: None, disks, snapshot: Some(snapshot), sessions, starters, problem: None }
+        let places = snapshot.disks.iter().map(|d| (d.name.clone(), d.worker as usize)).collect();
+        Self { channel: None, disks, places, snapshot: Some(snapshot), sessions, starters, problem: None }
     }
 
     /// Whether the other process is there, and goes on if this one does not.
@@ -107,12 +119,17 @@ impl Arrival {
         self.channel.is_some()
     }
 
+    /// The workers that disks had in the other process.
+    pub(super) fn places(&mut self) -> HashMap<String, usize> {
+        std::mem::take(&mut self.places)
+    }
+
     fn other(&self) -> io::Result<&Channel> {
         self.channel.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Takes what the other process leaves, which serves nobody any more.
-    fn take(&mut self, keeps: bool) -> io::Result<()> {
+    fn take(&mut self, keeps: bool, service: &Service) -> io::Result<()> {
         let (left, list, fds): (Left, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(true);
         let mut fds = fds.into_iter();
@@ -128,6 +145,9 @@ impl Arrival {
             let connection = own.remove(0);
             let established = Established::read(&session.numbers, own).map_err(io::Error::other)?;
             self.sessions.insert(session.disk, (connection, established));
+        }
+        if let Some(ssd) = left.ssd {
+            service.take_ssd(ssd, &mut fds)?;
         }
         match KeptList::decode(&list) {
             Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
@@ -188,13 +208,14 @@ impl Arrival {
     ///
     /// # Errors
     /// Something that it served cannot be, or it says something else.
-    pub(crate) fn begin(mut self) -> io::Result<()> {
+    pub(crate) fn begin(mut self, service: &Service) -> io::Result<()> {
         if let Some(problem) = self.problem.take() {
             return Err(io::Error::other(problem));
         }
         letters::send(self.other()?, &Ready { form: FORM }, Vec::new(), Vec::new(), soon())?;
         let (Begin { .. }, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(false);
+        service.go_on_with_ssd();
         for (disk, starter) in self.starters {
             if let Some(vhost) = &*disk.vhost() {
                 vhost.begin(starter);

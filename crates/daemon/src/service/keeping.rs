@@ -42,6 +42,7 @@ impl Service {
             Ok(blocks) => tracing::info!("left to the service manager: {blocks} cached blocks"),
             Err(e) => tracing::warn!("what is cached does not stay: {e}"),
         }
+        self.end_ssd_at_rest(&rest);
         for d in rest.disks {
             d.disk.vhost().take().into_iter().for_each(|server| server.leave());
         }

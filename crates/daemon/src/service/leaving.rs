@@ -113,6 +113,7 @@ impl Service {
             return failed("the new process cannot serve in place of this one", e);
         }
         self.end_recordings();
+        self.begin_ssd_rest();
         let begun = Instant::now();
         let mut rest = Rest::default();
         let done = self.come_to_rest(&mut rest).and_then(|()| self.pass_on(&channel, &mut rest));
@@ -142,12 +143,6 @@ impl Service {
     fn can_leave(&self) -> Result<(), ControlError> {
         if self.is_stopping() {
             return Err(ServiceError::Stopping.into());
-        }
-        if self.has_ssd() {
-            let why = "an SSD store is in service, which cannot go to another process".to_owned();
-            let remedy =
-                "restart the daemon, which keeps what is in it, or give that up with `undercroft ssd stop` first";
-            return Err(refused(why, remedy));
         }
         let plan = self.plan();
         for d in self.disks() {
@@ -194,6 +189,8 @@ impl Service {
             memory_bytes: self.plan().disks_bytes(),
             workers: self.workers.len(),
             disks: self.disks().iter().map(|d| (d.info().name.clone(), d.info().geometry.size_bytes)).collect(),
+            places: self.disks().iter().map(|d| d.worker_number()).collect(),
+            ssd: self.offered_ssd(),
         };
         letters::send(to, &offer, Vec::new(), memories, give_up)?;
         let (Prepared { refusal }, _, _) = letters::receive(to, give_up)?;
@@ -278,6 +275,10 @@ impl Service {
                 fds.extend(descriptors);
             }
         }
+        if let Some((ssd, descriptors)) = self.tell_ssd(rest, Instant::now() + REST_WAIT)? {
+            left.ssd = Some(ssd);
+            fds.extend(descriptors);
+        }
         let (places, mut all): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         left.listeners = places;
         all.extend(fds);
@@ -290,6 +291,7 @@ impl Service {
     /// Goes on with everything that has come to rest.
     pub(super) fn go_on(&self, rest: Rest) {
         keep_files(false);
+        self.go_on_with_ssd();
         for (_, listener) in self.successor.listeners.get().into_iter().flatten() {
             // Again the process that those who connect are told of.
             let _ = rustix::net::listen(listener, 128);

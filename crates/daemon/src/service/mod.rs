@@ -40,6 +40,7 @@ pub use error::ServiceError;
 use crate::worker::WorkerHandle;
 use disk::Unserved;
 use locks::Ordered;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
@@ -83,6 +84,8 @@ pub(crate) struct Service {
     /// What is known of a process that may follow.
     successor: leaving::Successor,
     workers: Vec<Arc<WorkerHandle>>,
+    /// The workers of disks that have not come yet, in the process before.
+    places: Mutex<HashMap<String, usize>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
     /// Disks of the plan that are not served, because something of theirs cannot be had yet.
     waiting: Ordered<Vec<Arc<waiting::WaitingDisk>>>,

@@ -70,7 +70,7 @@ impl Service {
     }
 
     /// Puts an opened disk on the worker of those of its VM, or of those that it can share with; otherwise on the one
-    /// with the fewest disks.
+    /// that has something of it cached, or has the fewest disks.
     pub(super) fn put_on_worker(&self, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         let plan = opened.plan.clone();
         let plan = &plan;
@@ -94,8 +94,11 @@ impl Service {
             .or_else(|| like(&|d| layer.is_some() && d.layer() == layer))
             .or_else(|| like(&|d| group.is_some() && d.group() == group));
         let answers = |n: &usize| !self.workers[*n].is_silent();
+        // What is cached of it already is some worker's.
+        let told = lock(&self.places).remove(&plan.name).filter(|n| *n < self.workers.len());
+        let before = told.or_else(|| self.place_in_ssd(opened.backend.files().as_ref()));
         let least = || (0..load.len()).filter(answers).min_by_key(|&n| load[n]);
-        let n = together.filter(answers).or_else(least).unwrap_or(0);
+        let n = together.or(before).filter(answers).or_else(least).unwrap_or(0);
         let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };
         self.make_room(n, plan, blocks).map_err(no_room)?;
         let served = Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?);

@@ -46,10 +46,10 @@ impl Service {
             return Err(images.errors);
         }
         let (memories, mut arrival) = kept.map_or((Vec::new(), None), |(memories, arrival)| (memories, Some(arrival)));
-        let service = match Self::without_disks(plan.clone(), memories) {
+        let service = match Self::without_disks(plan.clone(), memories, false) {
             Err(e) if arrival.take().is_some() => {
                 tracing::warn!("what was cached before the restart is not used: {e}");
-                Self::without_disks(plan, Vec::new())
+                Self::without_disks(plan, Vec::new(), false)
             }
             result => result,
         };
@@ -99,9 +99,13 @@ impl Service {
         Ok(())
     }
 
-    /// A daemon with its workers, that serves nothing yet.
-    /// The frames of its workers are in `memories`, if another process has left them.
-    pub(super) fn without_disks(plan: ServePlan, memories: Vec<SharedMemory>) -> std::io::Result<Arc<Self>> {
+    /// A daemon with its workers, that serves nothing yet. The frames of its workers are in `memories`, if another
+    /// process has left them; with `ssd_is_told`, another one tells of the SSD store later.
+    pub(super) fn without_disks(
+        plan: ServePlan,
+        memories: Vec<SharedMemory>,
+        ssd_is_told: bool,
+    ) -> std::io::Result<Arc<Self>> {
         let core = CoreOptions::new(plan.disks_bytes());
         let mut memories = memories.into_iter();
         let mut workers = Vec::new();
@@ -122,7 +126,7 @@ impl Service {
         let event_loop = EventLoop::start()?;
         let watch = Watch::new(plan.pressure.clone(), plan.disks_floor_bytes(), plan.disks_bytes())?;
         // After the images, which no store may be written over.
-        let (ssd, stores) = ssd::SsdState::begin(&plan);
+        let (ssd, stores) = ssd::SsdState::begin(&plan, ssd_is_told);
         if let Err(e) = ssd::give(&workers, stores) {
             tracing::error!("disks are served without the SSD store: {e}");
         }
@@ -134,6 +138,7 @@ impl Service {
             content_key: core.content_key,
             successor: super::leaving::Successor::default(),
             workers,
+            places: Mutex::default(),
             disks: RwLock::default(),
             waiting: Ordered::new(Rank::Waiting, Vec::new()),
             me: me.clone(),
@@ -157,6 +162,9 @@ impl Service {
 
     /// Puts what is opened on workers, then lets guests reach it.
     fn place(self: &Arc<Self>, images: &mut Images, may_wait: bool, mut arrival: Option<&mut Arrival>) {
+        if let Some(arrival) = &mut arrival {
+            *lock(&self.places) = arrival.places();
+        }
         for o in std::mem::take(&mut images.opened) {
             let own = o.plan.clone();
             match self.put_on_worker(o) {
@@ -168,6 +176,7 @@ impl Service {
         if let Some(arrival) = &mut arrival {
             arrival.restore(self);
         }
+        self.settle_ssd();
         self.join_pools(&plan);
         let by_name = plan.by_name();
         for disk in self.disks() {

@@ -7,7 +7,7 @@ use super::bytes::{Reader, Writer};
 use super::format::Layout;
 use super::region::Region;
 use super::store::{Attached, Ssd};
-use super::types::{Identity, Known, OwnerId, Stamp};
+use super::types::{Identity, Known, OwnerId, Stamp, StoreId};
 use crate::fault_injection::FaultInjection;
 use highway::{HighwayHash, HighwayHasher, Key};
 use std::fmt;
@@ -123,6 +123,26 @@ impl<F: FaultInjection> Ssd<F> {
         let mut ssd = Self::new(told);
         ssd.take_owners(&mut from).filter(|()| from.0.is_empty()).ok_or(NotTakenOver::Damaged)?;
         Ok(ssd)
+    }
+
+    /// What is known of an owner, as it was told when that was attached.
+    pub fn known(&self, owner: OwnerId) -> Option<&Known> {
+        self.owners.get(usize::from(owner.0))?.as_ref().map(|attached| &attached.known)
+    }
+
+    /// All owners that are attached.
+    pub(crate) fn attached(&self) -> Vec<OwnerId> {
+        (0..self.owners.len() as u16).map(OwnerId).filter(|owner| self.has_owner(*owner)).collect()
+    }
+
+    /// Names of the regions, in the order of the devices.
+    pub fn names(&self) -> Vec<StoreId> {
+        self.regions.iter().map(Region::store).collect()
+    }
+
+    /// Blocks of an image that nobody has attached: they are there for whoever comes with it, if it is unchanged.
+    pub fn kept_of(&self, identity: &Identity) -> u64 {
+        self.regions.iter().map(|region| region.kept_of(identity)).sum()
     }
 
     /// Whether somebody has this name.

@@ -37,6 +37,17 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u16);
 
+/// How a disk uses the store, as another process is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SsdUse {
+    /// The disk, in the store's words.
+    pub owner: OwnerId,
+    /// The base that it stands on, if that is an owner.
+    pub base: Option<OwnerId>,
+    /// Blocks that it may have, those of the base among them.
+    pub share: u64,
+}
+
 /// What a store had of an owner that is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {

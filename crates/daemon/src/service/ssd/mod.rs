@@ -4,18 +4,21 @@
 //! Invariant: a store that cannot be had keeps no disk from being served.
 
 mod keeper;
+mod passing;
 mod recovery;
 mod shown;
 mod void;
 
 pub(super) use keeper::{Gone, begin};
+pub(super) use passing::refusal;
 
 use super::locks::{Ordered, Rank};
 use super::{ServedDisk, Service};
+use crate::handover::letters::LeftUse;
 use crate::worker::{self, Device, WorkerHandle};
 use keeper::{identity_of, stamp_of};
 use recovery::WorkerStore;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_api::{SsdCounters, SsdDeviceStatus, SsdStatus};
@@ -47,6 +50,8 @@ pub(super) struct SsdState {
     gone: SsdCounters,
     /// Disks that have gone while the daemon stops: by worker, what the store has of each, and how its image is.
     leaving: Vec<(usize, OwnerId, Stamp)>,
+    /// What another process has told of disks that have not come yet.
+    told: HashMap<String, LeftUse>,
 }
 
 /// Whether they are open.
@@ -109,11 +114,12 @@ pub(super) type Stores = Vec<(Ssd, Vec<Device>)>;
 
 impl SsdState {
     /// Opens what the plan names, and takes over what is there: a store for each worker. What cannot be had is said,
-    /// and the daemon serves without.
-    pub(super) fn begin(plan: &ServePlan) -> (Ordered<Self>, Stores) {
+    /// and the daemon serves without. With `is_told`, another process has it in service, and will tell of it.
+    pub(super) fn begin(plan: &ServePlan, is_told: bool) -> (Ordered<Self>, Stores) {
         let void = VoidNames::load(&plan.daemon.runtime_dir);
         let mut stores = Vec::new();
-        let open = match plan.ssd.is_wanted().then(|| open(plan, &void)) {
+        let open = match (plan.ssd.is_wanted() && !is_told).then(|| open(plan, &void)) {
+            None if is_told => Opening::Closed("another process has it".to_owned()),
             None => Opening::Closed(NOT_CONFIGURED.to_owned()),
             Some(Ok((open, found))) => {
                 let workers = found.len();
@@ -125,7 +131,7 @@ impl SsdState {
                 Opening::Closed(e.to_string())
             }
         };
-        let state = Self { open, void, gone: SsdCounters::default(), leaving: Vec::new() };
+        let state = Self { open, void, gone: SsdCounters::default(), leaving: Vec::new(), told: HashMap::new() };
         (Ordered::new(Rank::Ssd, state), stores)
     }
 
@@ -232,6 +238,9 @@ impl Service {
     /// From now on, blocks of the disk may be in the store; if it `comes` just now, those that are there, too. Of one
     /// that was served without the store, these may be what was there before it was changed.
     pub(super) fn use_ssd(&self, disk: &ServedDisk, comes: bool) {
+        if comes && self.adopt_from_other(disk) {
+            return;
+        }
         let (id, name) = (disk.id(), &disk.info().name);
         let Some(mut known) = known(disk.files().as_ref(), disk.info().geometry.size_bytes) else { return };
         if !comes {
@@ -255,10 +264,7 @@ impl Service {
     /// disk shares none, or does not use the store.
     pub(super) fn use_ssd_for_base(&self, disk: &ServedDisk) {
         let (id, name) = (disk.id(), &disk.info().name);
-        let Some(files) = self.base_files(disk) else { return };
-        let Some(found) = files.found() else { return };
-        // Blocks of a base have numbers of 32 bits; its size is part of what its files say.
-        let known = Known { identity: identity_of(&found), stamp: Some(stamp_of(&found)), blocks: 1 << 32 };
+        let Some(known) = self.known_base(disk) else { return };
         match disk.host().worker.call(move |w| w.core().use_ssd_for_base(id, &known)) {
             Ok(Ok(Some(Kept::Blocks(blocks)))) => {
                 let bytes = undercroft_units::human_size(blocks * FRAME_BYTES as u64);
@@ -267,6 +273,22 @@ impl Service {
             Ok(Err(e)) => tracing::warn!(disk = name, "its base image is not in the SSD store: {e}"),
             _ => {}
         }
+    }
+
+    /// What the store is told of the disk's base image.
+    fn known_base(&self, disk: &ServedDisk) -> Option<Known> {
+        let found = self.base_files(disk)?.found()?;
+        // Blocks of a base have numbers of 32 bits; its size is part of what its files say.
+        Some(Known { identity: identity_of(&found), stamp: Some(stamp_of(&found)), blocks: 1 << 32 })
+    }
+
+    /// Which worker's part of the store has most of the image of these files, if any has.
+    pub(super) fn place_in_ssd(&self, files: Option<&ImageFiles>) -> Option<usize> {
+        let identity = identity_of(&files?.found()?);
+        let has = |worker: &Arc<WorkerHandle>| worker.call(move |w| w.core().ssd().map(|ssd| ssd.kept_of(&identity)));
+        let kept = self.workers.iter().map(|worker| has(worker).ok().flatten().unwrap_or(0));
+        let (blocks, n) = kept.zip(0..).max_by_key(|(blocks, n)| (*blocks, std::cmp::Reverse(*n)))?;
+        (blocks > 0).then_some(n)
     }
 
     /// The files of the disk's base image, as those know it who share it with the disk.

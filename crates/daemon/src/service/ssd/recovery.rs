@@ -22,7 +22,7 @@ pub(super) struct WorkerStore {
     pub(super) engine: &'static str,
     /// Blocks that were taken over.
     pub(super) blocks: u64,
-    /// Whether free segments are discarded: of a file that would give up space that was reserved for it.
+    /// See [`discards`].
     discards: bool,
 }
 
@@ -30,16 +30,43 @@ impl WorkerStore {
     /// The store, as the plan has it.
     pub(super) fn into_ssd(self, plan: &SsdPlan, workers: usize) -> (Ssd, Vec<Device>) {
         let mut ssd = Ssd::new(self.regions);
-        ssd.set_admission(match plan.admit {
-            SsdAdmission::Measured => undercroft_cache::ssd::Admission::Measured,
-            SsdAdmission::Second => undercroft_cache::ssd::Admission::Second,
-            SsdAdmission::All => undercroft_cache::ssd::Admission::All,
-            SsdAdmission::None => undercroft_cache::ssd::Admission::None,
-        });
-        ssd.set_discards(self.discards);
-        ssd.set_budget(plan.writes_per_day_bytes.map(|bytes| bytes / workers.max(1) as u64));
+        arrange(&mut ssd, plan, workers, self.discards);
         (ssd, self.devices)
     }
+
+    /// What reads and writes the regions of a worker, and how.
+    pub(super) fn backends(
+        devices: &SsdDevices,
+        regions: &[SsdRegion],
+    ) -> Result<(Vec<Device>, &'static str), SsdError> {
+        let (mut all, mut engine) = (Vec::new(), "io_uring");
+        for (n, region) in regions.iter().enumerate() {
+            let (backend, no_ring) =
+                region.backend().map_err(|source| io_error(devices, n, "setting up I/O for it", source))?;
+            if no_ring.is_some() {
+                engine = "threads";
+            }
+            all.push(Device { backend, first: 0 });
+        }
+        Ok((all, engine))
+    }
+}
+
+/// Whether free segments are discarded: of a file that would give up space that was reserved for it.
+pub(super) fn discards(devices: &SsdDevices) -> bool {
+    devices.info().all(|info| info.is_device)
+}
+
+/// Has a store do as the plan says.
+pub(super) fn arrange(ssd: &mut Ssd, plan: &SsdPlan, workers: usize, discards: bool) {
+    ssd.set_admission(match plan.admit {
+        SsdAdmission::Measured => undercroft_cache::ssd::Admission::Measured,
+        SsdAdmission::Second => undercroft_cache::ssd::Admission::Second,
+        SsdAdmission::All => undercroft_cache::ssd::Admission::All,
+        SsdAdmission::None => undercroft_cache::ssd::Admission::None,
+    });
+    ssd.set_discards(discards);
+    ssd.set_budget(plan.writes_per_day_bytes.map(|bytes| bytes / workers.max(1) as u64));
 }
 
 /// The stores of all workers, each recovered on a thread of its own.
@@ -72,7 +99,7 @@ fn store(
     void: &VoidNames,
     boot: BootId,
 ) -> Result<WorkerStore, SsdError> {
-    let discards = devices.info().all(|info| info.is_device);
+    let discards = discards(devices);
     let mut store = WorkerStore {
         regions: Vec::new(),
         devices: Vec::new(),
@@ -81,18 +108,14 @@ fn store(
         blocks: 0,
         discards,
     };
-    for (mut media, n) in devices.regions(worker).into_iter().zip(0..) {
-        let (region, blocks) = region(devices, plan, n, &mut media, void, boot)?;
+    let mut regions = devices.regions(worker);
+    for (media, n) in regions.iter_mut().zip(0..) {
+        let (region, blocks) = region(devices, plan, n, media, void, boot)?;
         store.blocks += blocks;
         store.names.push(region.store());
         store.regions.push(region);
-        let (backend, no_ring) =
-            media.backend().map_err(|source| io_error(devices, n, "setting up I/O for it", source))?;
-        if no_ring.is_some() {
-            store.engine = "threads";
-        }
-        store.devices.push(Device { backend, first: 0 });
     }
+    (store.devices, store.engine) = WorkerStore::backends(devices, &regions)?;
     Ok(store)
 }
 

@@ -233,6 +233,12 @@ impl<F: FaultInjection> Region<F> {
         Ok((number as u16, kept))
     }
 
+    /// Blocks of an image that nobody has attached.
+    pub(super) fn kept_of(&self, identity: &Identity) -> u64 {
+        let same = |o: &&Owner| o.identity == *identity && !o.is_attached;
+        self.owners.iter().flatten().filter(same).map(|o| o.entries).sum()
+    }
+
     /// Why nothing may be kept of an owner that comes back.
     fn why_not(&self, number: u16, known: &Known) -> Option<WhyDropped> {
         let owner = self.owner(number);
