@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares lab-stores lab-stores-sim bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares lab-stores lab-stores-sim bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-upgrades bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,11 @@ bench-files: ## Disks as files of the host beside qemu-storage-daemon's FUSE exp
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) bench/files.py $(BENCH_ARGS)
+
+bench-upgrades: ## How long nobody is served during `undercroft upgrade`, with full stores (8 min; 30 GiB of disk)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft -p undercroft-frontend
+	$(PYTHON) bench/upgrades.py $(BENCH_ARGS)
 
 bench-builds: ## Compare today's program with another build of it on hits, in turns; BENCH_ARGS="--before PATH" (4 min)
 	@scripts/setup.sh build bench

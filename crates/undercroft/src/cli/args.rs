@@ -42,10 +42,11 @@ Environment:
 Terms: docs/glossary.md (installed: /usr/share/doc/undercroft/glossary.md)
 ";
 
-/// Serves VM disks from a cache of its own.
+/// Serves disks of virtual machines and containers from caches of its own.
 ///
-/// Undercroft serves the disks of virtual machines over vhost-user-blk and NBD from a RAM cache that it alone manages:
-/// the host page cache is not involved. Writes go to the image before they are acknowledged.
+/// Undercroft serves disks to virtual machines (vhost-user-blk, NBD) and to the host itself (files, mounted file
+/// systems, volumes of containers) from a RAM store and an SSD store that it alone manages: the host page cache is not
+/// involved. Writes go to the image before they are acknowledged.
 #[derive(Debug, Parser)]
 #[command(
     name = "undercroft",
