@@ -125,7 +125,7 @@ fn take_over(plan: ServePlan) -> Result<Running, ServeError> {
     let passable = listeners.passable(&daemon).map_err(ServeError::TakeOver)?;
     arrival.serve(&service).map_err(ServeError::Start)?;
     let running = control(service, listeners, passable)?;
-    arrival.begin().map_err(ServeError::TakeOver)?;
+    arrival.begin(&running.0).map_err(ServeError::TakeOver)?;
     Ok(running)
 }
 

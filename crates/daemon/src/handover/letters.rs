@@ -4,6 +4,7 @@
 //! Owns their form. Invariant: a daemon of another form refuses the first one.
 
 use super::channel::{Channel, Letter};
+use crate::service::LeftFile;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -11,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// The form of these letters; another one is not understood.
-pub(crate) const FORM: u32 = 1;
+pub(crate) const FORM: u32 = 2;
 
 /// The first one, from whoever serves: what there is to take over. With the memory of each worker's cache, if it stays.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,6 +39,7 @@ pub(crate) struct Left {
     /// Where listeners listen.
     pub(crate) listeners: Vec<String>,
     pub(crate) sessions: Vec<LeftSession>,
+    pub(crate) files: Vec<LeftFile>,
 }
 
 /// The session of a front end. Its connection is the first of its descriptors.

@@ -65,7 +65,7 @@ impl Service {
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
             let mut arrival = Arrival { channel, disks, snapshot: None, sessions, starters, problem: None };
-            arrival.take(same)?;
+            arrival.take(same, &service)?;
             return Ok((service, arrival));
         }
         letters::send(&channel, &Prepared { refusal: refusal.clone() }, Vec::new(), Vec::new(), soon())?;
@@ -112,7 +112,7 @@ impl Arrival {
     }
 
     /// Takes what the other process leaves, which serves nobody any more.
-    fn take(&mut self, keeps: bool) -> io::Result<()> {
+    fn take(&mut self, keeps: bool, service: &Service) -> io::Result<()> {
         let (left, list, fds): (Left, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(true);
         let mut fds = fds.into_iter();
@@ -129,6 +129,7 @@ impl Arrival {
             let established = Established::read(&session.numbers, own).map_err(io::Error::other)?;
             self.sessions.insert(session.disk, (connection, established));
         }
+        service.expect_files(left.files, &mut fds)?;
         match KeptList::decode(&list) {
             Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
@@ -181,6 +182,7 @@ impl Arrival {
         if let Some((name, _)) = self.disks.iter().find(|d| !is_served(d)) {
             self.problem = Some(format!("disk \"{name}\" cannot be served"));
         }
+        self.problem = service.files_problem().or(self.problem.take());
         Ok(())
     }
 
@@ -188,7 +190,7 @@ impl Arrival {
     ///
     /// # Errors
     /// Something that it served cannot be, or it says something else.
-    pub(crate) fn begin(mut self) -> io::Result<()> {
+    pub(crate) fn begin(mut self, service: &Service) -> io::Result<()> {
         if let Some(problem) = self.problem.take() {
             return Err(io::Error::other(problem));
         }
@@ -200,6 +202,7 @@ impl Arrival {
                 vhost.begin(starter);
             }
         }
+        service.begin_files();
         Ok(())
     }
 }

@@ -67,7 +67,7 @@ impl Service {
         if stays {
             return Ok(None);
         }
-        let make = |path| disk.mount_file(path, plan.daemon.disk_access, &self.ways());
+        let make = |path| disk.mount_file(path, wanted.file_by_hand, plan.daemon.disk_access, &self.ways());
         let new = wanted.file.as_deref().map(make).transpose()?;
         Ok(Some(Filing { disk, new }))
     }

@@ -1,10 +1,13 @@
 //! The kernel's end of a mount, as the data path uses it: never blocking, one message a call.
 //!
-//! Owns the descriptor. Never knows what a message means. Invariant: no call blocks.
+//! Owns the descriptor. Never knows what a message means. Invariants: no call blocks; once the descriptor is given up,
+//! nobody keeps it for a next process, unless it was left to one.
 
+use super::passing::KeptFile;
 use rustix::io::Errno;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use undercroft_host::EventFd;
 
 /// What a port needs of it.
@@ -27,11 +30,12 @@ pub trait Device: Send + 'static {
 }
 
 /// `/dev/fuse`, opened and mounted.
-#[derive(Debug)]
 pub(super) struct FuseDevice {
     /// `None` once it is closed.
     fd: Option<OwnedFd>,
     wake: EventFd,
+    /// Who keeps it for the next process.
+    kept: Option<Arc<dyn KeptFile>>,
 }
 
 impl FuseDevice {
@@ -39,8 +43,18 @@ impl FuseDevice {
     ///
     /// # Errors
     /// If the kernel has no descriptor left.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { fd: Some(fd), wake: EventFd::new()? })
+    pub(super) fn new(fd: OwnedFd, kept: Option<Arc<dyn KeptFile>>) -> io::Result<Self> {
+        Ok(Self { fd: Some(fd), wake: EventFd::new()?, kept })
+    }
+
+    /// The same descriptor once more, for another process.
+    pub(super) fn passable(&self) -> io::Result<OwnedFd> {
+        self.fd()?.try_clone_to_owned()
+    }
+
+    /// Whoever keeps it goes on to do so when this one is closed.
+    pub(super) fn leave(&mut self) {
+        self.kept = None;
     }
 
     fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
@@ -69,5 +83,8 @@ impl Device for FuseDevice {
 
     fn close(&mut self) {
         self.fd = None;
+        if let Some(kept) = self.kept.take() {
+            kept.forget();
+        }
     }
 }

@@ -108,6 +108,7 @@ impl SimFile {
             path: String::new(),
             device: device.clone(),
             account: None,
+            times: None,
         });
         let uniques = 2 * (rng.bits() >> 2);
         SimFile { port, device, works: BTreeMap::new(), uniques, unmounted: false, limits }
