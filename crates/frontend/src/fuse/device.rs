@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_host::EventFd;
 
 /// What a port needs of it.
@@ -36,6 +37,18 @@ pub(super) struct FuseDevice {
     wake: EventFd,
     /// Who keeps it for the next process.
     kept: Option<Arc<dyn KeptFile>>,
+    closed: Closed,
+}
+
+/// Whether a device is closed. Another port may have the number of its own then.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Closed(Arc<AtomicBool>);
+
+impl Closed {
+    /// Whether it is.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl FuseDevice {
@@ -44,7 +57,17 @@ impl FuseDevice {
     /// # Errors
     /// If the kernel has no descriptor left.
     pub(super) fn new(fd: OwnedFd, kept: Option<Arc<dyn KeptFile>>) -> io::Result<Self> {
-        Ok(Self { fd: Some(fd), wake: EventFd::new()?, kept })
+        Ok(Self { fd: Some(fd), wake: EventFd::new()?, kept, closed: Closed::default() })
+    }
+
+    /// What will tell that it is closed.
+    pub(super) fn closed(&self) -> Closed {
+        self.closed.clone()
+    }
+
+    /// Whether it is the one of which `closed` tells.
+    pub(super) fn is_that_of(&self, closed: &Closed) -> bool {
+        Arc::ptr_eq(&self.closed.0, &closed.0)
     }
 
     /// The same descriptor once more, for another process.
@@ -83,6 +106,7 @@ impl Device for FuseDevice {
 
     fn close(&mut self) {
         self.fd = None;
+        self.closed.0.store(true, Ordering::Release);
         if let Some(kept) = self.kept.take() {
             kept.forget();
         }

@@ -9,10 +9,11 @@
 //! found in its record of requests under way: nobody was told that it was done, so that it may as well be done later,
 //! after others that came beside it.
 
+use super::device::{Closed, FuseDevice};
 use super::port::{FileTimes, FusePort};
 use super::rules::TRANSFER_BYTES_MAX;
 use super::server::{FuseError, FuseOptions, FuseServer, Mounted, Waiting, others, port_of};
-use super::{device::FuseDevice, wire};
+use super::wire;
 use crate::{DiskInfo, Port, PortHost};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -110,7 +111,8 @@ impl FuseServer {
             return Err(FuseError::NotTaken { path: state.path, why });
         }
         let waits = Some(Waiting { device, info: info.clone(), options });
-        Ok(FuseServer { host, port: u32::MAX, mounted: Mounted::of_another(&state), state, kept, waits })
+        let (mounted, closed) = (Mounted::of_another(&state), Closed::default());
+        Ok(FuseServer { host, port: u32::MAX, closed, mounted, state, kept, waits })
     }
 
     /// Begins to serve a file that was taken over.
@@ -129,12 +131,12 @@ impl FuseServer {
             // From the first message on there may be some without an answer.
             kept.note(&self.state);
         }
-        let make = port_of(&self.state.path, &info, options, device, self.kept.clone(), times)?;
+        let (make, closed) = port_of(&self.state.path, &info, options, device, self.kept.clone(), times)?;
         let port = self.host.attach(make);
         if port == u32::MAX {
             return Err(FuseError::NoWorker(path()));
         }
-        self.port = port;
+        (self.port, self.closed) = (port, closed);
         self.mounted = Mounted::found(&self.state);
         tracing::info!(disk = self.state.disk, "the file {} is gone on with", self.state.path.display());
         Ok(())
@@ -142,9 +144,12 @@ impl FuseServer {
 
     /// Runs `f` on the worker with the port; `None` if that is gone.
     fn with<R: Send + 'static>(&self, f: impl FnOnce(&mut FusePort<FuseDevice>) -> R + Send + 'static) -> Option<R> {
-        let (tx, rx) = channel();
+        let ((tx, rx), closed) = (channel(), self.closed.clone());
         let on_port = Box::new(move |port: &mut dyn Port| {
-            if let Some(port) = port.as_any().downcast_mut() {
+            // Another one may have its number by now.
+            if let Some(port) = port.as_any().downcast_mut::<FusePort<FuseDevice>>()
+                && port.device().is_that_of(&closed)
+            {
                 let _ = tx.send(f(port));
             }
         });

@@ -5,7 +5,7 @@
 //! made; when a server is stopped or dropped, its file is no mount any more, unless it is another process's: one that was
 //! left to the next (`passing`), or is not taken over yet.
 
-use super::device::FuseDevice;
+use super::device::{Closed, FuseDevice};
 use super::passing::{FileKeeper, FileState, KeptFile};
 use super::port::{FileLimits, FileTimes, FusePort, NewFile, Owner};
 use super::rules::{FileRules, TRANSFER_BYTES_MAX};
@@ -149,7 +149,10 @@ impl Drop for Mounted {
             let path = self.path.display();
             return tracing::error!("cannot unmount {path}: {e}; `umount -l {path}` does");
         }
-        if let (Some(made), Ok(there)) = (self.made, fs::symlink_metadata(&self.path))
+        // A mount that is not ours may have nobody who answers.
+        if let Some(made) = self.made
+            && fuse::mounted_device(&self.path).is_none()
+            && let Ok(there) = fs::symlink_metadata(&self.path)
             && there.is_file()
             && (there.dev(), there.ino(), there.len()) == (made.0, made.1, 0)
         {
@@ -169,6 +172,7 @@ pub(super) struct Waiting {
 pub struct FuseServer {
     pub(super) host: Arc<dyn PortHost>,
     pub(super) port: u32,
+    pub(super) closed: Closed,
     pub(super) mounted: Mounted,
     pub(super) state: FileState,
     /// Who keeps its descriptor for the next process.
@@ -209,14 +213,14 @@ impl FuseServer {
             rest: None,
         };
         let kept = options.keeper.as_ref().and_then(|keeper| keeper.keep(device.as_fd(), &state));
-        let make = port_of(path, info, options, device, kept.clone(), None);
-        let port = make.map(|make| host.attach(make)).and_then(|port| match port {
-            u32::MAX => Err(FuseError::NoWorker(path.to_owned())),
+        let made = port_of(path, info, options, device, kept.clone(), None);
+        let port = made.map(|(make, closed)| (host.attach(make), closed)).and_then(|port| match port {
+            (u32::MAX, _) => Err(FuseError::NoWorker(path.to_owned())),
             port => Ok(port),
         });
-        let port = port.inspect_err(|_| kept.iter().for_each(|kept| kept.forget()))?;
+        let (port, closed) = port.inspect_err(|_| kept.iter().for_each(|kept| kept.forget()))?;
         tracing::info!(disk = info.name, "the disk is the file {}", path.display());
-        Ok(FuseServer { host, port, mounted, state, kept, waits: None })
+        Ok(FuseServer { host, port, closed, mounted, state, kept, waits: None })
     }
 
     /// Where it is.
@@ -250,7 +254,10 @@ impl FuseServer {
     pub fn stop(self) {
         // Nobody opens it any more; who has it open is answered until the port is gone.
         drop(self.mounted);
-        self.host.detach(self.port);
+        // One that somebody has unmounted is gone by itself, and its number may be another port's.
+        if !self.closed.is_closed() {
+            self.host.detach(self.port);
+        }
     }
 }
 
@@ -267,9 +274,10 @@ pub(super) fn port_of(
     device: OwnedFd,
     kept: Option<Arc<dyn KeptFile>>,
     times: Option<FileTimes>,
-) -> Result<MakePort, FuseError> {
+) -> Result<(MakePort, Closed), FuseError> {
     let os = |source| FuseError::Os { path: path.to_owned(), what: "serve", source };
     let device = FuseDevice::new(device, kept).map_err(os)?;
+    let closed = device.closed();
     let account = Some(options.budget.open(&info.name).map_err(os)?);
     let readable = if info.geometry.read_only { 0o440 } else { 0o660 };
     let owner = Owner {
@@ -279,10 +287,11 @@ pub(super) fn port_of(
     };
     let rules = FileRules::new(&info.geometry, options.limits.requests_max);
     let (disk, limits, path) = (info.disk, options.limits, path.display().to_string());
-    Ok(Box::new(move |port| {
+    let make = move |port| {
         let new = NewFile { port, disk, rules, owner, limits, path, device, account, times };
         AnyPort::plain(FusePort::new(new))
-    }))
+    };
+    Ok((Box::new(make), closed))
 }
 
 /// Makes the path a file that can be mounted over: empty, and no mount.
