@@ -290,6 +290,29 @@ def test_a_file_that_the_configuration_does_not_name_any_more_is_taken_away(made
     assert mounts(path) == [] and not path.exists() and manager.files() == []
 
 
+def test_a_disk_that_is_attached_again_goes_on(made, manager, scratch):
+    """As the volume plugin does it, a moment after a start: whoever has the file open waits, and notices no more."""
+    daemon = made([Disk("b", images.raw(scratch / "b.raw", SIZE), "raw")], around=wrap)
+    manager.start(daemon)
+    daemon.expect_death = True
+    path, image = scratch / "a.file", images.raw(scratch / "a.raw", SIZE)
+    attach = ["attach", "a", image, "--format", "raw", "--no-vhost-user", "--fuse", path, "--keep"]
+    daemon.call(*attach)
+    load = FileLoad(path, WORK)
+    for _ in range(2):
+        until(load.goes_on(), "the load goes on")
+        daemon.kill()
+        manager.start(daemon)
+        assert len(mounts(path)) == 1 and "a" not in [d["name"] for d in daemon.status()["disks"]]
+        time.sleep(1)
+        daemon.call(*attach)
+    until(load.goes_on(), "the load goes on")
+    load.finish()
+    daemon.call("detach", "a")
+    until(lambda: manager.files() == [], "it is not kept any more")
+    assert mounts(path) == [] and not path.exists()
+
+
 @pytest.mark.parametrize("what", ["size", "read_only"])
 def test_a_disk_that_is_another_one_is_another_file(made, manager, scratch, what):
     """Of another size, or read-only now: who had it open is told, and the file is made anew."""

@@ -4,7 +4,7 @@
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
 use super::images::ImageFile;
-use super::left_files::{LeftFiles, keeper};
+use super::left_files::{LeftFiles, Origin, keeper};
 use super::residence::{self, Residence};
 use super::ssd::Gone;
 use super::warming::Round;
@@ -245,10 +245,10 @@ impl ServedDisk {
             return Ok(());
         }
         let fuse = |source| ServiceError::Fuse { disk: self.info.name.clone(), source };
-        let options = file_options(plan.file_by_hand, access, ways);
+        let options = file_options(Origin::of(plan), access, ways);
         *file = ways.left.go_on(self, path, &options).map_err(fuse)?;
         if file.is_none() && !ways.left.is_watched() {
-            *file = Some(self.mount_file(path, plan.file_by_hand, access, ways)?);
+            *file = Some(self.mount_file(path, Origin::of(plan), access, ways)?);
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl ServedDisk {
     pub(super) fn mount_file(
         &self,
         path: &Path,
-        by_hand: bool,
+        origin: Origin,
         access: undercroft_config::SocketAccess,
         ways: &Ways<'_>,
     ) -> Result<FuseServer, ServiceError> {
@@ -265,7 +265,7 @@ impl ServedDisk {
             // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
             let _ = std::fs::create_dir_all(dir);
         }
-        FuseServer::start(path, &self.info, self.host.clone(), file_options(by_hand, access, ways))
+        FuseServer::start(path, &self.info, self.host.clone(), file_options(origin, access, ways))
             .map_err(|source| ServiceError::Fuse { disk: self.info.name.clone(), source })
     }
 
@@ -460,12 +460,12 @@ impl ServedDisk {
     }
 }
 
-fn file_options(by_hand: bool, access: undercroft_config::SocketAccess, ways: &Ways<'_>) -> FuseOptions {
+fn file_options(origin: Origin, access: undercroft_config::SocketAccess, ways: &Ways<'_>) -> FuseOptions {
     FuseOptions {
         access: socket_access(access),
         budget: Arc::clone(ways.budget),
         limits: FileLimits::default(),
-        keeper: keeper(by_hand),
+        keeper: keeper(origin),
     }
 }
 

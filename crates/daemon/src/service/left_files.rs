@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use undercroft_config::ServePlan;
+use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::fuse::passing::take_away;
 use undercroft_frontend::fuse::{FileKeeper, FileState, FuseError, FuseOptions, FuseServer, KeptFile};
 use undercroft_host::SharedMemory;
@@ -29,6 +29,8 @@ const NAME_BYTES_MAX: usize = 200;
 const ABOUT_BYTES: usize = 16 << 10;
 /// How long requests under way may take to be answered before a file is left without.
 const REST_WAIT: Duration = Duration::from_secs(2);
+/// How long disks may take that were attached by hand, until somebody attaches them again: who uses their files waits.
+const ATTACH_WAIT: Duration = Duration::from_secs(15);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -37,9 +39,18 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LeftFile {
     state: FileState,
-    /// Whether it was made by hand, of which the configuration says nothing.
-    by_hand: bool,
+    #[serde(flatten)]
+    origin: Origin,
     descriptors: usize,
+}
+
+/// Where a file and its disk come from, if not from the configuration.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Origin {
+    /// The file was made by hand.
+    pub(super) by_hand: bool,
+    /// The disk was attached by hand, to stay: whoever did that does so again after a restart.
+    pub(super) attached: bool,
 }
 
 /// A file that was left.
@@ -55,18 +66,20 @@ pub(super) struct LeftFiles {
     files: Mutex<Vec<Left>>,
     /// The process that left them is there, and goes on if this one does not manage.
     watched: AtomicBool,
+    /// Nobody attaches disks again any more.
+    late: AtomicBool,
     problem: Mutex<Option<String>>,
 }
 
 /// Keeps files with the service manager.
 struct Keeper {
-    by_hand: bool,
+    origin: Origin,
 }
 
 /// A file that is kept there.
 struct Kept {
     name: String,
-    by_hand: bool,
+    origin: Origin,
     memory: SharedMemory,
 }
 
@@ -85,7 +98,7 @@ impl FileKeeper for Keeper {
             return None;
         }
         let memory = SharedMemory::new(ABOUT_BYTES);
-        let kept = memory.map(|memory| Kept { name: name_of(state), by_hand: self.by_hand, memory });
+        let kept = memory.map(|memory| Kept { name: name_of(state), origin: self.origin, memory });
         let kept = kept.and_then(|kept| kept.write(state).map(|()| kept));
         match kept {
             Ok(kept) if systemd::keep_unwatched(&kept.name, &[device, kept.memory.as_fd()]) => Some(Arc::new(kept)),
@@ -100,7 +113,7 @@ impl FileKeeper for Keeper {
 
 impl Kept {
     fn write(&self, state: &FileState) -> io::Result<()> {
-        let about = LeftFile { state: state.clone(), by_hand: self.by_hand, descriptors: 2 };
+        let about = LeftFile { state: state.clone(), origin: self.origin, descriptors: 2 };
         self.memory.put(&serde_json::to_vec(&about).map_err(io::Error::other)?)
     }
 }
@@ -125,7 +138,7 @@ impl KeptFile for Kept {
 impl Left {
     fn kept(&self) -> Option<Arc<dyn KeptFile>> {
         let memory = self.memory.clone()?;
-        Some(Arc::new(Kept { name: name_of(&self.about.state), by_hand: self.about.by_hand, memory }))
+        Some(Arc::new(Kept { name: name_of(&self.about.state), origin: self.about.origin, memory }))
     }
 
     /// Nobody goes on with it.
@@ -187,7 +200,7 @@ impl LeftFiles {
 
     /// Makes disks of `plan` what they were by hand, where the configuration says nothing of a file.
     pub(super) fn amend(&self, plan: &mut ServePlan) {
-        for left in lock(&self.files).iter().filter(|l| l.about.by_hand) {
+        for left in lock(&self.files).iter().filter(|l| l.about.origin.by_hand) {
             let its = plan.disks.iter_mut().find(|d| d.name == left.about.state.disk && d.file.is_none());
             if let Some(disk) = its {
                 (disk.file, disk.file_by_hand) = (Some(left.about.state.path.clone()), true);
@@ -195,11 +208,12 @@ impl LeftFiles {
         }
     }
 
-    /// Takes away those that are nothing that `plan` wants.
+    /// Takes away those that are nothing that `plan` wants, or may want soon.
     pub(super) fn sort_out(&self, plan: &ServePlan) {
-        let wanted = |l: &Left| {
-            let file = plan.find(&l.about.state.disk).and_then(|d| d.file.as_ref());
-            file == Some(&l.about.state.path)
+        let late = self.late.load(Ordering::Acquire);
+        let wanted = |l: &Left| match plan.find(&l.about.state.disk) {
+            Some(disk) => disk.file.as_ref() == Some(&l.about.state.path),
+            None => l.about.origin.attached && !late,
         };
         let gone: Vec<Left> = lock(&self.files).extract_if(.., |l| !wanted(l)).collect();
         gone.into_iter().for_each(|l| l.end("the configuration does not name it any more"));
@@ -282,8 +296,15 @@ fn read(one: OwnedFd, other: OwnedFd) -> io::Result<Left> {
 }
 
 /// How the file of a disk is kept for the next process.
-pub(super) fn keeper(by_hand: bool) -> Option<Arc<dyn FileKeeper>> {
-    systemd::can_keep().then(|| Arc::new(Keeper { by_hand }) as Arc<dyn FileKeeper>)
+pub(super) fn keeper(origin: Origin) -> Option<Arc<dyn FileKeeper>> {
+    systemd::can_keep().then(|| Arc::new(Keeper { origin }) as Arc<dyn FileKeeper>)
+}
+
+impl Origin {
+    /// That of a disk of a plan.
+    pub(super) fn of(plan: &DiskPlan) -> Self {
+        Self { by_hand: plan.file_by_hand, attached: plan.kept }
+    }
 }
 
 impl Service {
@@ -311,12 +332,12 @@ impl Service {
             let file = disk.file();
             let Some((file, now)) = file.as_ref().and_then(|file| Some((file, file.tell()?))) else { continue };
             let (state, device) = now?;
-            fds.push(device);
             let kept = file.kept().map(|kept| kept.descriptor().try_clone_to_owned()).transpose()?;
             let descriptors = 1 + usize::from(kept.is_some());
+            let Some(origin) = plan.find(&disk.info().name).map(Origin::of) else { continue };
+            fds.push(device);
             fds.extend(kept);
-            let by_hand = plan.find(&disk.info().name).is_some_and(|p| p.file_by_hand);
-            told.push(LeftFile { state, by_hand, descriptors });
+            told.push(LeftFile { state, origin, descriptors });
         }
         for left in lock(&self.left_files.files).iter() {
             fds.push(left.device.try_clone()?);
@@ -340,6 +361,27 @@ impl Service {
         for disk in disks {
             let left = disk.file().take().and_then(FuseServer::leave);
             left.into_iter().for_each(FuseServer::stop);
+        }
+    }
+
+    /// Gives up, after a while, what nobody has attached a disk for.
+    pub(super) fn expect_disks(&self) {
+        if lock(&self.left_files.files).iter().all(|l| !l.about.origin.attached) {
+            return;
+        }
+        let service = self.me.clone();
+        let give_up = move || {
+            std::thread::sleep(ATTACH_WAIT);
+            let Some(service) = service.upgrade() else { return };
+            let _change = service.change.lock();
+            // What is left when the daemon stops is the next one's.
+            if !service.is_stopping() {
+                service.left_files.late.store(true, Ordering::Release);
+                service.left_files.sort_out(&service.plan());
+            }
+        };
+        if let Err(e) = std::thread::Builder::new().name("left-files".into()).spawn(give_up) {
+            tracing::error!("files whose disks nobody attaches stay: there can be no thread to take them away: {e}");
         }
     }
 
@@ -373,5 +415,96 @@ impl Service {
                 tracing::error!("disk \"{name}\" is no file: {e}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::silent_tests::two_vms;
+    use super::*;
+    use std::fs::File;
+
+    fn state(disk: &str, path: &Path) -> FileState {
+        FileState {
+            disk: disk.into(),
+            path: path.into(),
+            made: None,
+            device: 9,
+            size_bytes: 1 << 20,
+            read_only: false,
+            others: true,
+            transfer_bytes: 1 << 20,
+            rest: None,
+        }
+    }
+
+    fn left(disk: &str, path: &Path, by_hand: bool, attached: bool) -> Left {
+        let about = LeftFile { state: state(disk, path), origin: Origin { by_hand, attached }, descriptors: 1 };
+        Left { about, device: File::open("/dev/null").unwrap().into(), memory: None }
+    }
+
+    #[test]
+    fn names_are_what_the_manager_takes() {
+        let name = name_of(&state("two:b \u{e4}", Path::new("/x")));
+        assert_eq!(name, "undercroft-file-9-two=b==");
+        let long = name_of(&state(&"n".repeat(300), Path::new("/x")));
+        assert_eq!(long.len(), NAME_BYTES_MAX);
+    }
+
+    /// A pair under one name is told apart whichever comes first; what is of no use is left out.
+    #[test]
+    fn what_the_manager_kept_is_read_back() {
+        let memory = || {
+            let kept = Kept {
+                name: String::new(),
+                origin: Origin { by_hand: true, attached: false },
+                memory: SharedMemory::new(ABOUT_BYTES).unwrap(),
+            };
+            kept.write(&state("a", Path::new("/x"))).unwrap();
+            kept.descriptor().try_clone_to_owned().unwrap()
+        };
+        let device = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let mut kept = vec![
+            ("undercroft-list".to_owned(), device()),
+            (format!("{PREFIX}1-a"), device()),
+            (format!("{PREFIX}2-a"), memory()),
+            (format!("{PREFIX}1-a"), memory()),
+            (format!("{PREFIX}2-a"), device()),
+            (format!("{PREFIX}3-a"), device()),
+            (format!("{PREFIX}4-a"), device()),
+            (format!("{PREFIX}4-a"), device()),
+        ];
+        let files = LeftFiles::kept(&mut kept);
+        assert_eq!(kept.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["undercroft-list"]);
+        let files = lock(&files.files);
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().all(|l| l.about.state == state("a", Path::new("/x")) && l.about.origin.by_hand));
+    }
+
+    #[test]
+    fn what_nobody_wants_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut plan = two_vms(dir.path());
+        let path = dir.path().join("file");
+        let files = LeftFiles::default();
+        let put = |l| lock(&files.files).push(l);
+        // One that the configuration says nothing of, as it was by hand; one that it never named so; one of a disk that
+        // is attached again, and one of a disk that is gone.
+        put(left("one:a", &path, true, false));
+        put(left("two:b", &path, false, false));
+        put(left("comes", &path, false, true));
+        put(left("gone", &path, false, false));
+        files.amend(&mut plan);
+        let disk = plan.find("one:a").unwrap();
+        assert!(disk.file.as_ref() == Some(&path) && disk.file_by_hand);
+        assert!(plan.find("two:b").unwrap().file.is_none());
+        let names = || lock(&files.files).iter().map(|l| l.about.state.disk.clone()).collect::<Vec<_>>();
+        files.sort_out(&plan);
+        assert_eq!(names(), ["one:a", "comes"]);
+        files.late.store(true, Ordering::Release);
+        files.sort_out(&plan);
+        assert_eq!(names(), ["one:a"]);
+        files.forget("one:a");
+        assert_eq!(names(), Vec::<String>::new());
     }
 }

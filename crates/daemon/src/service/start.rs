@@ -61,6 +61,7 @@ impl Service {
         let service = service.map_err(|e| vec![ServiceError::Worker(e)])?;
         service.left_files.take_in(left_files);
         service.serve(images, arrival.as_mut())?;
+        service.expect_disks();
         Ok(service)
     }
 
