@@ -4,12 +4,12 @@
 //! Owns their form. Invariant: a daemon of another form refuses the first one.
 
 use super::channel::{Channel, Letter};
-use crate::service::LeftFile;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
+use undercroft_frontend::fuse::FileState;
 
 /// The form of these letters; another one is not understood.
 pub(crate) const FORM: u32 = 2;
@@ -48,6 +48,25 @@ pub(crate) struct LeftSession {
     pub(crate) disk: String,
     pub(crate) numbers: Vec<u64>,
     pub(crate) descriptors: usize,
+}
+
+/// A file: its connection is the first of its descriptors, the memory that the service manager keeps beside it the
+/// second, if it does. There it is written, too, for the next start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LeftFile {
+    pub(crate) state: FileState,
+    #[serde(flatten)]
+    pub(crate) origin: Origin,
+    pub(crate) descriptors: usize,
+}
+
+/// Where a file and its disk come from, if not from the configuration.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The file was made by hand.
+    pub(crate) by_hand: bool,
+    /// The disk was attached by hand, to stay: whoever did that does so again after a restart.
+    pub(crate) attached: bool,
 }
 
 /// All is ready to begin.

@@ -4,11 +4,12 @@
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
 use super::images::ImageFile;
-use super::left_files::{LeftFiles, Origin, keeper};
+use super::left_files::{LeftFiles, keeper, origin};
 use super::residence::{self, Residence};
 use super::ssd::Gone;
 use super::warming::Round;
 use super::{Service, ServiceError};
+use crate::handover::letters::Origin;
 use crate::worker::{self, DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -245,10 +246,10 @@ impl ServedDisk {
             return Ok(());
         }
         let fuse = |source| ServiceError::Fuse { disk: self.info.name.clone(), source };
-        let options = file_options(Origin::of(plan), access, ways);
+        let options = file_options(origin(plan), access, ways);
         *file = ways.left.go_on(self, path, &options).map_err(fuse)?;
         if file.is_none() && !ways.left.is_watched() {
-            *file = Some(self.mount_file(path, Origin::of(plan), access, ways)?);
+            *file = Some(self.mount_file(path, origin(plan), access, ways)?);
         }
         Ok(())
     }

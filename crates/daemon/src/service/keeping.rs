@@ -66,8 +66,8 @@ impl Service {
     }
 }
 
-/// Of what was `kept`: what the last process has left to the service manager, if it can be used: the memories of the workers, in order, and
-/// what is in them. Nothing of it is left there.
+/// Of what was `kept`: what the last process has left to the service manager, if it can be used: the memories of the
+/// workers, in order, and what is in them. Nothing of it is left there.
 pub(super) fn found(mut kept: Vec<(String, OwnedFd)>, plan: &ServePlan) -> Option<(Vec<SharedMemory>, Arrival)> {
     kept.iter().for_each(|(name, _)| systemd::keep_no_more(name));
     let at = kept.iter().position(|(name, _)| name == LIST)?;

@@ -1,15 +1,15 @@
 //! Files of disks on their way from one process to the next: over an upgrade, or kept by the service manager.
 //!
-//! Owns those that a process before has left and that are not gone on with yet. Never serves a request. Invariants: what
-//! is left of a disk is gone on with, or taken away, once; while the other process is there and goes on if this one does
-//! not manage, nothing is mounted, unmounted or received here.
+//! Owns those that a process before has left and that are not gone on with yet. Never serves a request. Invariants:
+//! what is left of a disk is gone on with, or taken away, once; while the other process is there and goes on if this
+//! one does not manage, nothing is mounted, unmounted or received here.
 //!
 //! Why, and what becomes of a file when the daemon ends: docs/decisions/0203.
 
 use super::disk::ServedDisk;
 use super::{Service, ServiceError, lock, write};
+use crate::handover::letters::{LeftFile, Origin};
 use crate::systemd;
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -33,25 +33,6 @@ const REST_WAIT: Duration = Duration::from_secs(2);
 const ATTACH_WAIT: Duration = Duration::from_secs(15);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// A file, as it is told to another process: its connection is the first of its descriptors, the memory that the
-/// service manager keeps beside it the second, if it does.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LeftFile {
-    state: FileState,
-    #[serde(flatten)]
-    origin: Origin,
-    descriptors: usize,
-}
-
-/// Where a file and its disk come from, if not from the configuration.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Origin {
-    /// The file was made by hand.
-    pub(super) by_hand: bool,
-    /// The disk was attached by hand, to stay: whoever did that does so again after a restart.
-    pub(super) attached: bool,
-}
 
 /// A file that was left.
 struct Left {
@@ -230,8 +211,8 @@ impl LeftFiles {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// Goes on with the file of a disk at `path`, if one was left there that is still what it was. While another process
-    /// is there, it is begun later.
+    /// Goes on with the file of a disk at `path`, if one was left there that is still what it was. While another
+    /// process is there, it is begun later.
     ///
     /// # Errors
     /// It is not; only while the other process is there, which goes on with it.
@@ -276,8 +257,8 @@ impl LeftFiles {
         let left = files.iter().find(|l| served.iter().any(|d| d.info().name == l.about.state.disk))?;
         let (name, path) = (&left.about.state.disk, left.about.state.path.display());
         Some(format!(
-            "disk \"{name}\" is the file {path}, and the configuration says something else of it: correct that, or take \
-             the file away with `undercroft set {name} --fuse none`"
+            "disk \"{name}\" is the file {path}, and the configuration says something else of it: correct that, or \
+             take the file away with `undercroft set {name} --fuse none`"
         ))
     }
 }
@@ -300,11 +281,9 @@ pub(super) fn keeper(origin: Origin) -> Option<Arc<dyn FileKeeper>> {
     systemd::can_keep().then(|| Arc::new(Keeper { origin }) as Arc<dyn FileKeeper>)
 }
 
-impl Origin {
-    /// That of a disk of a plan.
-    pub(super) fn of(plan: &DiskPlan) -> Self {
-        Self { by_hand: plan.file_by_hand, attached: plan.kept }
-    }
+/// Where the file of a disk of a plan comes from.
+pub(super) fn origin(plan: &DiskPlan) -> Origin {
+    Origin { by_hand: plan.file_by_hand, attached: plan.kept }
 }
 
 impl Service {
@@ -334,7 +313,7 @@ impl Service {
             let (state, device) = now?;
             let kept = file.kept().map(|kept| kept.descriptor().try_clone_to_owned()).transpose()?;
             let descriptors = 1 + usize::from(kept.is_some());
-            let Some(origin) = plan.find(&disk.info().name).map(Origin::of) else { continue };
+            let Some(origin) = plan.find(&disk.info().name).map(origin) else { continue };
             fds.push(device);
             fds.extend(kept);
             told.push(LeftFile { state, origin, descriptors });
@@ -348,8 +327,8 @@ impl Service {
         Ok(told)
     }
 
-    /// Leaves the files that the service manager keeps to the next start: they are not unmounted, and nothing of them is
-    /// under way, if that can be.
+    /// Leaves the files that the service manager keeps to the next start: they are not unmounted, and nothing of them
+    /// is under way, if that can be.
     pub(super) fn leave_files(&self) {
         let kept = |d: &Arc<ServedDisk>| {
             !d.host().worker.is_silent() && d.file().as_ref().is_some_and(|file| file.kept().is_some())
@@ -381,7 +360,7 @@ impl Service {
             }
         };
         if let Err(e) = std::thread::Builder::new().name("left-files".into()).spawn(give_up) {
-            tracing::error!("files whose disks nobody attaches stay: there can be no thread to take them away: {e}");
+            tracing::error!("files whose disks nobody attaches are not taken away: there can be no thread for it: {e}");
         }
     }
 

@@ -37,7 +37,6 @@ mod warming;
 
 pub use disk::ServedDisk;
 pub use error::ServiceError;
-pub(crate) use left_files::LeftFile;
 
 use crate::worker::WorkerHandle;
 use disk::Unserved;

@@ -124,7 +124,10 @@ impl FuseServer {
         let Some(Waiting { device, info, options }) = self.waits.take() else { return Ok(()) };
         let path = || self.state.path.clone();
         if self.state.rest.is_none() {
-            ask_again(device.as_fd()).map_err(|why| FuseError::NotTaken { path: path(), why })?;
+            rustix::io::write(&device, &wire::ask_again()).map_err(|e| match e {
+                Errno::INVAL => FuseError::NotAskedAgain(path()),
+                e => FuseError::Os { path: path(), what: "have the kernel ask again for", source: e.into() },
+            })?;
         }
         let times = self.state.rest.take();
         if let Some(kept) = &self.kept {
@@ -179,8 +182,8 @@ impl FuseServer {
         self.kept.as_ref()
     }
 
-    /// Leaves the file as it is, mounted, to the process that gets its descriptor next. It comes back, to be stopped, if
-    /// nobody keeps that.
+    /// Leaves the file as it is, mounted, to the process that gets its descriptor next. It comes back, to be stopped,
+    /// if nobody keeps that.
     #[must_use]
     pub fn leave(mut self) -> Option<Self> {
         let Some(kept) = self.kept.clone().filter(|_| self.is_mounted()) else { return Some(self) };
@@ -197,18 +200,5 @@ impl FuseServer {
         self.mounted.leave();
         self.host.detach(self.port);
         None
-    }
-}
-
-/// Has the kernel ask again what was received and not answered; why not.
-fn ask_again(device: BorrowedFd<'_>) -> Result<(), String> {
-    match rustix::io::write(device, &wire::ask_again()) {
-        Ok(_) => Ok(()),
-        Err(Errno::INVAL) => {
-            Err("the kernel does not ask again what the process before had not answered, which it does \
-                                  from Linux 6.9 on, so that whoever waits for that would wait for ever"
-                .into())
-        }
-        Err(e) => Err(format!("the kernel does not ask again: {e}")),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns the mount of one disk and the file that it is mounted over. Never serves a request: the port does. Invariants:
 //! nothing that holds data is hidden by a mount; a mount that a killed daemon left is taken away before another is
-//! made; when a server is stopped or dropped, its file is no mount any more, unless it is another process's: one that was
-//! left to the next (`passing`), or is not taken over yet.
+//! made; when a server is stopped or dropped, its file is no mount any more, unless it is another process's: one that
+//! was left to the next (`passing`), or is not taken over yet.
 
 use super::device::{Closed, FuseDevice};
 use super::passing::{FileKeeper, FileState, KeptFile};
@@ -90,6 +90,12 @@ pub enum FuseError {
         /// Why.
         why: String,
     },
+    /// The kernel is too old.
+    #[error(
+        "the file {0} cannot be gone on with after a crash: the kernel does not ask again what was not answered, which \
+         it does from Linux 6.9 on, and whoever waits for that would wait for ever"
+    )]
+    NotAskedAgain(PathBuf),
     /// The worker of the disk did not take the file.
     #[error("the file {0} is not served: the worker of its disk does not answer, or the disk is gone")]
     NoWorker(PathBuf),
