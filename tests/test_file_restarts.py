@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from harness import images
@@ -17,7 +18,7 @@ from harness.daemon import Daemon, Disk, until
 from harness.file_load import FileLoad
 from harness.manager import Manager, wrap
 from harness.programs import built, need, run
-from harness.volumes import loops_of, mounts, need_fuse, need_loops, own
+from harness.volumes import Plugin, loops_of, mounts, need_fuse, need_loops, own
 
 ROUNDS = 50 if os.environ.get("UNDERCROFT_LONG") else 12
 SIZE = 32 * images.MIB
@@ -40,8 +41,8 @@ def manager(scratch, monkeypatch):
 
 @pytest.fixture
 def made(scratch):
-    """made(disks, around=wrap): a daemon whose program is a copy, which may be replaced. It is stopped, and no mount of its
-    file stays."""
+    """made(disks, around=wrap): a daemon whose program is a copy, which may be replaced. It is stopped, and no mount of
+    its file stays."""
     daemons = []
 
     def make(disks, **options):
@@ -311,6 +312,37 @@ def test_a_disk_that_is_attached_again_goes_on(made, manager, scratch):
     daemon.call("detach", "a")
     until(lambda: manager.files() == [], "it is not kept any more")
     assert mounts(path) == [] and not path.exists()
+
+
+def test_a_volume_carries_on(made, manager, scratch):
+    """The plugin attaches its volumes again after a start: whoever uses one waits, and notices no more."""
+    need_loops()
+    need("blkid", "mkfs.ext4")
+    name = own("db")
+    daemon = made([Disk("b", images.raw(scratch / "b.raw", SIZE), "raw")], around=wrap)
+    manager.start(daemon)
+    daemon.expect_death = True
+    plugin = Plugin(scratch, daemon.control).start()
+    try:
+        plugin.ask("VolumeDriver.Create", Name=name, Opts={"size": "64MiB"})
+        place = Path(plugin.ask("VolumeDriver.Mount", Name=name, ID="one")["Mountpoint"])
+        (place / "data").write_bytes(bytes(WORK))
+        load = FileLoad(place / "data", WORK, threads=2)
+        for _ in range(2):
+            until(load.goes_on(), "the load goes on", 60)
+            os.sync()
+            daemon.kill()
+            manager.start(daemon)
+        until(load.goes_on(), "the load goes on", 60)
+        load.finish()
+        plugin.ask("VolumeDriver.Unmount", Name=name, ID="one")
+        plugin.ask("VolumeDriver.Remove", Name=name)
+        assert loops_of(name) == [] and manager.files() == []
+    finally:
+        plugin.stop()
+        for place in plugin.images.glob("*/fs"):
+            while mounts(place):
+                run("umount", "--lazy", place)
 
 
 @pytest.mark.parametrize("what", ["size", "read_only"])
