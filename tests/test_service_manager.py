@@ -1,87 +1,27 @@
-"""What is cached stays over an orderly restart by a service manager that keeps descriptors. The manager is this test:
-it listens at NOTIFY_SOCKET and passes on what it was given, as systemd does (sd_notify(3), sd_listen_fds(3)).
+"""What is cached stays over an orderly restart by a service manager that keeps descriptors. The manager is
+`harness.manager`.
 
 Owns nothing that lasts.
 """
 
 import os
 import signal
-import socket
-import sys
 
 import pytest
 from harness import images
 from harness.daemon import Daemon, Disk
+from harness.manager import Manager, wrap
 from harness.programs import driver, need
 from harness.ssd import fill, have_shares, read_all, section, ssd
 
 SIZE = 32 * images.MIB
 WORK = 8 * images.MIB
 
-# Becomes the daemon with what was kept as descriptors 3 and on: the rest of the environment is what pytest set.
-PASS_ON = """
-import os, sys
-paths = os.environ["KEPT"].split(":") if os.environ.get("KEPT") else []
-files = [os.open(p, os.O_RDWR) for p in paths]
-high = [os.dup2(f, 100 + n) for n, f in enumerate(files)]
-for n, f in enumerate(high):
-    os.dup2(f, 3 + n, inheritable=True)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)))
-os.closerange(100, 100 + len(high))
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-class Manager:
-    """A service manager with one service."""
-
-    def __init__(self, scratch):
-        self.path = scratch / "notify"
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(str(self.path))
-        self.kept: dict[str, int] = {}
-
-    def hear(self):
-        """Takes what was said: keeps what is to be kept, and drops what is not."""
-        self.socket.setblocking(False)
-        while True:
-            try:
-                said, fds, _, _ = socket.recv_fds(self.socket, 4096, 8)
-            except BlockingIOError:
-                return
-            fields = dict(line.split("=", 1) for line in said.decode().splitlines())
-            name = fields.get("FDNAME", "stored")
-            if fields.get("FDSTORE") == "1":
-                (self.kept[name],) = fds
-            elif fields.get("FDSTOREREMOVE") == "1" and name in self.kept:
-                os.close(self.kept.pop(name))
-
-    def environment(self):
-        """What the next process is started with."""
-        self.hear()
-        kept = ":".join(f"/proc/{os.getpid()}/fd/{fd}" for fd in self.kept.values())
-        return {"NOTIFY_SOCKET": str(self.path), "KEPT": kept, "LISTEN_FDNAMES": ":".join(self.kept)}
-
-    def close(self):
-        self.hear()
-        for fd in self.kept.values():
-            os.close(fd)
-        self.socket.close()
-
 
 @pytest.fixture
 def manager(scratch, monkeypatch):
-    """A manager, and how it starts its daemon."""
-    manager = Manager(scratch)
-
-    def start(daemon):
-        for name, value in manager.environment().items():
-            monkeypatch.setenv(name, value)
-        daemon.start()
-        manager.hear()
-        return daemon
-
-    manager.start = start
+    """A manager."""
+    manager = Manager(scratch, monkeypatch)
     yield manager
     manager.close()
 
@@ -93,7 +33,6 @@ def daemon(scratch, manager):
         Disk("a", images.raw(scratch / "a.raw", SIZE, seed=1), "raw"),
         Disk("b", images.make(scratch, "b", "qcow2", SIZE), "qcow2"),
     ]
-    wrap = lambda words: [sys.executable, "-c", PASS_ON, *words]  # noqa: E731
     daemon = Daemon(scratch / "d", disks, store="keep = true", wrap=wrap)
     manager.start(daemon)
     for disk in "ab":
@@ -132,7 +71,7 @@ def test_it_is_used_once_even_if_the_manager_passes_it_on_again(daemon, manager)
     """A process that is started after a crash finds a list that somebody has used."""
     daemon.stop()
     manager.hear()
-    again = {name: os.dup(fd) for name, fd in manager.kept.items()}
+    again = {name: [os.dup(fd) for fd in fds] for name, fds in manager.kept.items()}
     manager.start(daemon)
     driver("run", daemon.vhost("a"), "--ops", 500, "--write-percent", 100, "--length", WORK)
     daemon.kill()
@@ -157,7 +96,7 @@ def test_what_does_not_match_is_dropped(daemon, manager, scratch, what):
         daemon.memory = "64MiB"
         daemon.write_config([Disk("a", scratch / "a.raw", "raw"), Disk("b", scratch / "b.qcow2", "qcow2")])
     else:
-        os.pwrite(manager.kept["undercroft-list"], b"\xff", 200)
+        os.pwrite(manager.kept["undercroft-list"][0], b"\xff", 200)
     manager.start(daemon)
     assert "is not used" in daemon.log()
     assert daemon.disk("a")["cache"]["cached_bytes"] == 0
@@ -181,7 +120,6 @@ def test_an_ssd_store_is_left_in_order_besides(scratch, manager):
     that was written until the end."""
     need("nbdcopy")
     image = images.raw(scratch / "c.raw", SIZE, seed=3)
-    wrap = lambda words: [sys.executable, "-c", PASS_ON, *words]  # noqa: E731
     more = {"store": "keep = true", "extra": section(scratch), "memory": "16MiB", "workers": 1}
     daemon = Daemon(scratch / "d", [Disk("a", image, "raw")], wrap=wrap, **more)
     manager.start(daemon)

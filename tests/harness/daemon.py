@@ -106,6 +106,8 @@ class Daemon:
         self.nbd_socket = directory / "nbd.sock"
         self.log_path = directory / "log"
         self.expect_death = False
+        # Descriptors that the process is given under their own numbers.
+        self.pass_fds: tuple[int, ...] = ()
         self.write_config(disks)
         self.process: subprocess.Popen | Successor | None = None
 
@@ -131,7 +133,9 @@ tcp = "127.0.0.1:0"
         """Starts the process."""
         with open(self.log_path, "ab") as log:
             command = [built("undercroft"), "serve", str(self.config)]
-            self.process = subprocess.Popen(self.wrap(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self.wrap(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=self.pass_fds
+            )
 
     def start(self) -> "Daemon":
         """Starts the process and waits until it serves."""

@@ -124,8 +124,8 @@ fn take_over(plan: ServePlan) -> Result<Running, ServeError> {
     let listeners = ControlListeners::bind(&daemon)?;
     let passable = listeners.passable(&daemon).map_err(ServeError::TakeOver)?;
     arrival.serve(&service).map_err(ServeError::Start)?;
-    let running = control(service.clone(), listeners, passable)?;
-    arrival.begin(&service).map_err(ServeError::TakeOver)?;
+    let running = control(service, listeners, passable)?;
+    arrival.begin(&running.0).map_err(ServeError::TakeOver)?;
     Ok(running)
 }
 

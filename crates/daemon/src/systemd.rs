@@ -28,14 +28,23 @@ pub(crate) fn main_process(pid: u32) {
 
 /// Has the manager keep a descriptor for the next start, under a name. Whether it was told.
 pub(crate) fn keep(name: &str, descriptor: BorrowedFd<'_>) -> bool {
+    tell_to_keep(&format!("FDSTORE=1\nFDNAME={name}"), &[descriptor])
+}
+
+fn tell_to_keep(state: &str, descriptors: &[BorrowedFd<'_>]) -> bool {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return false };
     let sent = address(&socket).and_then(|address| {
         let datagram = UnixDatagram::unbound()?;
         datagram.connect_addr(&address)?;
-        let state = format!("FDSTORE=1\nFDNAME={name}");
-        Ok(send_with_descriptors(&datagram, state.as_bytes(), &[descriptor])?)
+        Ok(send_with_descriptors(&datagram, state.as_bytes(), descriptors)?)
     });
     sent.is_ok()
+}
+
+/// Has the manager keep several descriptors for the next start under one name, and look at none of them: it would be
+/// woken with each event there. Whether it was told.
+pub(crate) fn keep_unwatched(name: &str, descriptors: &[BorrowedFd<'_>]) -> bool {
+    tell_to_keep(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), descriptors)
 }
 
 /// Has the manager keep what it keeps under a name no longer.

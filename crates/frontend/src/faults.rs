@@ -99,11 +99,15 @@ pub enum PortBug {
     LogBeginsClean,
     /// A queue that stops leaves what a former process took in the record, whoever has asked.
     StopLeavesTaken,
+    /// A file that comes to rest forgets the message that it has received and not begun.
+    RestForgetsArrived,
+    /// A reply to a request that was asked again bears the name that it had the first time.
+    AskedAgainUnmarked,
 }
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 32] = [
+    pub const ALL: [PortBug; 34] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -136,6 +140,8 @@ impl PortBug {
         PortBug::MarkedBeforeWritten,
         PortBug::LogBeginsClean,
         PortBug::StopLeavesTaken,
+        PortBug::RestForgetsArrived,
+        PortBug::AskedAgainUnmarked,
     ];
 }
 

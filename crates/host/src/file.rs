@@ -4,7 +4,7 @@
 //! Invariant: a `DiskFile` that says `direct` bypasses the page cache for every transfer aligned to `align`.
 
 use crate::operation::Region;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, makedev};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -322,11 +322,13 @@ fn users(file: &DiskFile) -> Vec<String> {
         }
         let Ok(fds) = std::fs::read_dir(process.path().join("fd")) else { continue };
         let has_it = fds.flatten().any(|fd| {
-            rustix::fs::stat(fd.path()).is_ok_and(|st| {
-                (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino)
+            // Nobody is asked: among them may be files of a FUSE server that does not answer just now, ours say.
+            let known = AtFlags::STATX_DONT_SYNC;
+            rustix::fs::statx(CWD, fd.path(), known, StatxFlags::INO | StatxFlags::TYPE).is_ok_and(|st| {
+                (makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino) == (ours.st_dev, ours.st_ino)
                     || file.is_device
-                        && st.st_rdev == ours.st_rdev
-                        && FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice
+                        && makedev(st.stx_rdev_major, st.stx_rdev_minor) == ours.st_rdev
+                        && FileType::from_raw_mode(st.stx_mode.into()) == FileType::BlockDevice
             })
         });
         if has_it {

@@ -3,6 +3,7 @@
 //! Owns no mount: who mounts also unmounts. Never talks to the kernel's end of a mount. Invariant: no call follows a
 //! symbolic link at the place of the mount.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -10,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -197,6 +198,23 @@ pub fn mount_number(at: &Path) -> Option<u64> {
     (look.stx_mask & (StatxFlags::MNT_ID | UNIQUE).bits() != 0).then_some(look.stx_mnt_id)
 }
 
+/// The number of the file system that is mounted at `at` (its device), without asking whoever serves it; `None` if
+/// nothing is mounted there. No other file system has it while that one is in use, and it is the same in every mount
+/// namespace.
+pub fn mounted_device(at: &Path) -> Option<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let look = rustix::fs::statx(CWD, at, flags, StatxFlags::TYPE).ok()?;
+    let is_root = look.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    is_root.then(|| rustix::fs::makedev(look.stx_dev_major, look.stx_dev_minor))
+}
+
+/// Whether the kernel's end of a connection is there still: the file system is mounted, or in use.
+pub fn is_connected(device: BorrowedFd<'_>) -> bool {
+    let mut look = [PollFd::new(&device, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut look, Some(&now)).is_ok() && !look[0].revents().contains(PollFlags::ERR)
+}
+
 /// Whether something is mounted at `at`. The kernel's end of a mount whose server is gone says `NotConnected`.
 ///
 /// # Errors
@@ -218,6 +236,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(!is_mounted(file.path()).unwrap());
         assert!(is_mounted(Path::new("/proc")).unwrap());
+        assert!(mounted_device(Path::new("/proc")).is_some() && mounted_device(file.path()).is_none());
         assert_eq!(is_mounted(Path::new("/nowhere/at/all")).unwrap_err().kind(), io::ErrorKind::NotFound);
         for when in [Unmount::Lazily, Unmount::Unused] {
             assert!(unmount_fuse(file.path(), when).is_err(), "nothing is mounted there");

@@ -65,10 +65,32 @@ impl SharedMemory {
     /// # Errors
     /// What the kernel says.
     pub fn take(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; self.len];
-        self.file.read_exact_at(&mut bytes, 0)?;
+        let bytes = self.read()?;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.file, hole, 0, self.len as u64)?;
+        Ok(bytes)
+    }
+
+    /// Writes `bytes` from its beginning on, as one call, and zeroes behind them.
+    ///
+    /// # Errors
+    /// There is no room for them, or what the kernel says.
+    pub fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() > self.len {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no room for it"));
+        }
+        let mut all = bytes.to_vec();
+        all.resize(self.len, 0);
+        self.file.write_all_at(&all, 0)
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
+        self.file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
     }
 

@@ -11,9 +11,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 use undercroft_backend::ssd::SetId;
+use undercroft_frontend::fuse::FileState;
 
 /// The form of these letters; another one is not understood.
-pub(crate) const FORM: u32 = 1;
+pub(crate) const FORM: u32 = 2;
 
 /// The first one, from whoever serves: what there is to take over. With the memory of each worker's cache, if it stays.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,6 +56,7 @@ pub(crate) struct Left {
     pub(crate) listeners: Vec<String>,
     pub(crate) sessions: Vec<LeftSession>,
     pub(crate) ssd: Option<LeftSsd>,
+    pub(crate) files: Vec<LeftFile>,
 }
 
 /// An SSD store. Its descriptors: what each worker's store has told, then those of its files and devices.
@@ -85,6 +87,25 @@ pub(crate) struct LeftSession {
     pub(crate) disk: String,
     pub(crate) numbers: Vec<u64>,
     pub(crate) descriptors: usize,
+}
+
+/// A file: its connection is the first of its descriptors, the memory that the service manager keeps beside it the
+/// second, if it does. There it is written, too, for the next start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LeftFile {
+    pub(crate) state: FileState,
+    #[serde(flatten)]
+    pub(crate) origin: Origin,
+    pub(crate) descriptors: usize,
+}
+
+/// Where a file and its disk come from, if not from the configuration.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The file was made by hand.
+    pub(crate) by_hand: bool,
+    /// The disk was attached by hand, to stay: whoever did that does so again after a restart.
+    pub(crate) attached: bool,
 }
 
 /// All is ready to begin.

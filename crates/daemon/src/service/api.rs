@@ -143,6 +143,7 @@ impl Daemon for Service {
                 self.forget_waiting(|w| w == name);
                 self.settle(plan);
             }
+            self.left_files.forget(name);
             tracing::info!("changed by {by}: disk \"{name}\" detached, which waited");
             return Ok(());
         }

@@ -149,6 +149,7 @@ impl Arrival {
         if let Some(ssd) = left.ssd {
             service.take_ssd(ssd, &mut fds)?;
         }
+        service.expect_files(left.files, &mut fds)?;
         match KeptList::decode(&list) {
             Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
@@ -201,6 +202,7 @@ impl Arrival {
         if let Some((name, _)) = self.disks.iter().find(|d| !is_served(d)) {
             self.problem = Some(format!("disk \"{name}\" cannot be served"));
         }
+        self.problem = service.files_problem().or(self.problem.take());
         Ok(())
     }
 
@@ -221,6 +223,7 @@ impl Arrival {
                 vhost.begin(starter);
             }
         }
+        service.begin_files();
         Ok(())
     }
 }

@@ -4,10 +4,12 @@
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
 use super::images::ImageFile;
+use super::left_files::{LeftFiles, keeper, origin};
 use super::residence::{self, Residence};
 use super::ssd::Gone;
 use super::warming::Round;
 use super::{Service, ServiceError};
+use crate::handover::letters::Origin;
 use crate::worker::{self, DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -99,6 +101,8 @@ pub(super) struct Ways<'a> {
     pub(super) room: &'a Arc<GuestRoom>,
     /// The memory for data that NBD connections and files share.
     pub(super) budget: &'a Arc<Budget>,
+    /// Files that a process before has left.
+    pub(super) left: &'a LeftFiles,
     /// Below it, directories of files are made that are missing.
     pub(super) runtime_dir: PathBuf,
 }
@@ -241,7 +245,12 @@ impl ServedDisk {
         if file.is_some() || self.is_detaching() || !self.residence.is_open() {
             return Ok(());
         }
-        *file = Some(self.mount_file(path, access, ways)?);
+        let fuse = |source| ServiceError::Fuse { disk: self.info.name.clone(), source };
+        let options = file_options(origin(plan), access, ways);
+        *file = ways.left.go_on(self, path, &options).map_err(fuse)?;
+        if file.is_none() && !ways.left.is_watched() {
+            *file = Some(self.mount_file(path, origin(plan), access, ways)?);
+        }
         Ok(())
     }
 
@@ -249,6 +258,7 @@ impl ServedDisk {
     pub(super) fn mount_file(
         &self,
         path: &Path,
+        origin: Origin,
         access: undercroft_config::SocketAccess,
         ways: &Ways<'_>,
     ) -> Result<FuseServer, ServiceError> {
@@ -256,12 +266,7 @@ impl ServedDisk {
             // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
             let _ = std::fs::create_dir_all(dir);
         }
-        let options = FuseOptions {
-            access: socket_access(access),
-            budget: Arc::clone(ways.budget),
-            limits: FileLimits::default(),
-        };
-        FuseServer::start(path, &self.info, self.host.clone(), options)
+        FuseServer::start(path, &self.info, self.host.clone(), file_options(origin, access, ways))
             .map_err(|source| ServiceError::Fuse { disk: self.info.name.clone(), source })
     }
 
@@ -453,6 +458,15 @@ impl ServedDisk {
             let _ = stopper.join();
         }
         (!done).then_some(Going(is_finished))
+    }
+}
+
+fn file_options(origin: Origin, access: undercroft_config::SocketAccess, ways: &Ways<'_>) -> FuseOptions {
+    FuseOptions {
+        access: socket_access(access),
+        budget: Arc::clone(ways.budget),
+        limits: FileLimits::default(),
+        keeper: keeper(origin),
     }
 }
 

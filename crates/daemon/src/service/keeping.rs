@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use undercroft_cache::KeptList;
 use undercroft_config::ServePlan;
-use undercroft_host::{SharedMemory, inherited};
+use undercroft_host::SharedMemory;
 
 /// The name of the list.
 const LIST: &str = "undercroft-list";
@@ -67,10 +67,9 @@ impl Service {
     }
 }
 
-/// What the last process has left to the service manager, if it can be used: the memories of the workers, in order, and
-/// what is in them. Nothing of it is left there.
-pub(super) fn found(plan: &ServePlan) -> Option<(Vec<SharedMemory>, Arrival)> {
-    let mut kept = inherited();
+/// Of what was `kept`: what the last process has left to the service manager, if it can be used: the memories of the
+/// workers, in order, and what is in them. Nothing of it is left there.
+pub(super) fn found(mut kept: Vec<(String, OwnedFd)>, plan: &ServePlan) -> Option<(Vec<SharedMemory>, Arrival)> {
     kept.iter().for_each(|(name, _)| systemd::keep_no_more(name));
     let at = kept.iter().position(|(name, _)| name == LIST)?;
     let (_, list) = kept.swap_remove(at);

@@ -147,10 +147,6 @@ impl Service {
         let plan = self.plan();
         for d in self.disks() {
             let name = &d.info().name;
-            if d.file().is_some() {
-                let why = format!("disk \"{name}\" is a file, whose readers would be disconnected");
-                return Err(refused(why, "unmount it, and take it away with `undercroft set`, or restart the daemon"));
-            }
             let comes = plan.find(name).is_some_and(|p| p.incoming);
             if !d.residence().is_open() && !comes {
                 let why = format!("the guest of disk \"{name}\" is not here, or just comes or goes");
@@ -218,6 +214,7 @@ impl Service {
             let name = &d.disk.info().name;
             d.lent = lent.map_err(|e| io::Error::other(format!("disk \"{name}\": {e}")))?;
         }
+        self.rest_files(&self.disks(), give_up)?;
         rest.snapshot.memory_bytes = self.plan().disks_bytes();
         rest.snapshot.workers = self.workers.len() as u64;
         for n in 0..self.workers.len() {
@@ -279,6 +276,7 @@ impl Service {
             left.ssd = Some(ssd);
             fds.extend(descriptors);
         }
+        left.files = self.tell_files(&mut fds)?;
         let (places, mut all): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         left.listeners = places;
         all.extend(fds);
@@ -312,6 +310,7 @@ impl Service {
             if let (Some(lent), Some(vhost)) = (lent, &*disk.vhost()) {
                 vhost.take_back(lent);
             }
+            disk.file().iter().for_each(|file| file.rest(false));
         }
         let mut running = self.running.lock();
         running.nbd.iter().for_each(|server| server.pause(false));

@@ -15,6 +15,7 @@ mod going;
 mod images;
 mod keeping;
 mod leaving;
+mod left_files;
 mod limits;
 mod locks;
 mod memory;
@@ -83,6 +84,8 @@ pub(crate) struct Service {
     content_key: ContentKey,
     /// What is known of a process that may follow.
     successor: leaving::Successor,
+    /// Files that a process before has left.
+    left_files: left_files::LeftFiles,
     workers: Vec<Arc<WorkerHandle>>,
     /// The workers of disks that have not come yet, in the process before.
     places: Mutex<HashMap<String, usize>>,
@@ -120,6 +123,7 @@ impl Service {
             event_loop: &self.event_loop,
             room: &self.guest_room,
             budget: &self.nbd_budget,
+            left: &self.left_files,
             runtime_dir: self.plan().daemon.runtime_dir.clone(),
         }
     }
@@ -244,6 +248,9 @@ impl Service {
         self.watch.stop();
         self.ksm.lock().keeper.release(false);
         std::thread::scope(|s| nbd.into_iter().for_each(|server| _ = s.spawn(|| server.stop())));
+        if change.is_some() {
+            self.leave_files();
+        }
         if change.is_some() && self.leave_to_the_next_start() {
             return;
         }

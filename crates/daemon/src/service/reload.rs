@@ -60,6 +60,7 @@ impl Service {
         self.report_changes(&change, &wanted, &result, &mut report);
         self.follow_sections(&change, &result, &mut report);
         self.adopt(result);
+        self.left_files.sort_out(&self.plan());
         self.hurry_shares();
         let coming: Vec<_> = change.added.iter().map(|disk| self.let_come(disk)).collect();
         drop(held);

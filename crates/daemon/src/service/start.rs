@@ -4,6 +4,7 @@
 
 use super::arriving::Arrival;
 use super::disk::{self, Opened, Unserved};
+use super::left_files::LeftFiles;
 use super::locks::{Ordered, Rank};
 use super::{OPENERS_MAX, Service, ServiceError, keeping, lock, memory, scan, ssd, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
@@ -17,7 +18,7 @@ use undercroft_config::images::{Fault, look};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::budget::Budget;
 use undercroft_frontend::vhost::EventLoop;
-use undercroft_host::SharedMemory;
+use undercroft_host::{SharedMemory, inherited};
 use undercroft_hostmem::ksm::{Keeper, Ksm};
 use undercroft_hostmem::pressure::{Roots, Watch};
 
@@ -38,9 +39,13 @@ impl Service {
     ///
     /// # Errors
     /// What keeps everything from being served; everything that is wrong with any of the images of a command line.
-    pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
+    pub fn start(mut plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
         // Before the images are opened, which touches them.
-        let kept = keeping::found(&plan);
+        let mut kept = inherited();
+        let left_files = LeftFiles::kept(&mut kept);
+        left_files.amend(&mut plan);
+        left_files.sort_out(&plan);
+        let kept = keeping::found(kept, &plan);
         let images = Images::open(&plan);
         if !images.errors.is_empty() {
             return Err(images.errors);
@@ -54,7 +59,9 @@ impl Service {
             result => result,
         };
         let service = service.map_err(|e| vec![ServiceError::Worker(e)])?;
+        service.left_files.take_in(left_files);
         service.serve(images, arrival.as_mut())?;
+        service.expect_disks();
         Ok(service)
     }
 
@@ -137,6 +144,7 @@ impl Service {
             plan: RwLock::new(Arc::new(plan)),
             content_key: core.content_key,
             successor: super::leaving::Successor::default(),
+            left_files: LeftFiles::default(),
             workers,
             places: Mutex::default(),
             disks: RwLock::default(),

@@ -6,6 +6,7 @@
 use super::{Worker, turn};
 use undercroft_backend::Backend;
 use undercroft_cache::{DiskId, KeptBlock};
+use undercroft_frontend::{AnyPort, Protocol};
 use undercroft_host::{Interest, Trigger};
 
 /// Why a back end did not take a disk over; with it, if that is of any more use.
@@ -111,10 +112,12 @@ impl Worker {
         self.core.is_idle(id) && disk.is_some_and(|d| d.backend.inflight() == 0 && d.done.is_empty())
     }
 
-    /// Closes connections of the disk that see no guest memory: those of NBD clients.
+    /// Closes connections of NBD clients of the disk.
     pub(crate) fn shut_clients(&mut self, id: DiskId) {
+        let is_client =
+            |port: &AnyPort| port.memory().is_none() && port.peer().is_none_or(|peer| peer.protocol != Protocol::Fuse);
         for (n, slot) in self.ports.iter_mut().enumerate() {
-            if let Some(slot) = slot.as_mut().filter(|s| s.disk == id && s.port.memory().is_none()) {
+            if let Some(slot) = slot.as_mut().filter(|s| s.disk == id && is_client(&s.port)) {
                 slot.port.shut();
                 slot.wake(n as u32, &mut self.flows, self.now_ns);
             }

@@ -1,10 +1,14 @@
 //! The kernel's end of a mount, as the data path uses it: never blocking, one message a call.
 //!
-//! Owns the descriptor. Never knows what a message means. Invariant: no call blocks.
+//! Owns the descriptor. Never knows what a message means. Invariants: no call blocks; once the descriptor is given up,
+//! nobody keeps it for a next process, unless it was left to one.
 
+use super::passing::KeptFile;
 use rustix::io::Errno;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_host::EventFd;
 
 /// What a port needs of it.
@@ -27,11 +31,24 @@ pub trait Device: Send + 'static {
 }
 
 /// `/dev/fuse`, opened and mounted.
-#[derive(Debug)]
 pub(super) struct FuseDevice {
     /// `None` once it is closed.
     fd: Option<OwnedFd>,
     wake: EventFd,
+    /// Who keeps it for the next process.
+    kept: Option<Arc<dyn KeptFile>>,
+    closed: Closed,
+}
+
+/// Whether a device is closed. Another port may have the number of its own then.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Closed(Arc<AtomicBool>);
+
+impl Closed {
+    /// Whether it is.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl FuseDevice {
@@ -39,8 +56,28 @@ impl FuseDevice {
     ///
     /// # Errors
     /// If the kernel has no descriptor left.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { fd: Some(fd), wake: EventFd::new()? })
+    pub(super) fn new(fd: OwnedFd, kept: Option<Arc<dyn KeptFile>>) -> io::Result<Self> {
+        Ok(Self { fd: Some(fd), wake: EventFd::new()?, kept, closed: Closed::default() })
+    }
+
+    /// What will tell that it is closed.
+    pub(super) fn closed(&self) -> Closed {
+        self.closed.clone()
+    }
+
+    /// Whether it is the one of which `closed` tells.
+    pub(super) fn is_that_of(&self, closed: &Closed) -> bool {
+        Arc::ptr_eq(&self.closed.0, &closed.0)
+    }
+
+    /// The same descriptor once more, for another process.
+    pub(super) fn passable(&self) -> io::Result<OwnedFd> {
+        self.fd()?.try_clone_to_owned()
+    }
+
+    /// Whoever keeps it goes on to do so when this one is closed.
+    pub(super) fn leave(&mut self) {
+        self.kept = None;
     }
 
     fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
@@ -69,5 +106,9 @@ impl Device for FuseDevice {
 
     fn close(&mut self) {
         self.fd = None;
+        self.closed.0.store(true, Ordering::Release);
+        if let Some(kept) = self.kept.take() {
+            kept.forget();
+        }
     }
 }

@@ -7,10 +7,12 @@
 
 pub mod device;
 mod outbox;
+pub mod passing;
 pub mod port;
 pub mod rules;
 mod server;
 pub mod wire;
 
+pub use passing::{FileKeeper, FileState, KeptFile};
 pub use port::{FileLimits, FusePort, Owner};
 pub use server::{FuseError, FuseOptions, FuseServer};

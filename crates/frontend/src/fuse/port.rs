@@ -6,8 +6,10 @@
 //! the core did not fill are never sent.
 
 mod incoming;
+mod rest;
 
 use self::incoming::Stop;
+pub use self::rest::FileTimes;
 use super::device::Device;
 use super::outbox::{Outbox, Sent};
 use super::rules::{FileRules, NewAttributes, TRANSFER_BYTES_MAX, errno, may_set};
@@ -94,6 +96,9 @@ const FREE: Slot = Slot { task: Task::Free, unique: 0, offset: 0, len: 0, buffer
 enum State {
     /// Requests are served.
     Open,
+    /// None is received any more, until it is open again: those that were received are answered, others wait in the
+    /// kernel.
+    Resting,
     /// None is taken any more; once those under way are answered, the end.
     Shutting,
     /// Over.
@@ -118,6 +123,8 @@ pub struct NewFile<D: Device> {
     pub device: D,
     /// Its part of the memory for data that all files and connections share.
     pub account: Option<Arc<Account>>,
+    /// Its times, if another process has served it before.
+    pub times: Option<FileTimes>,
 }
 
 /// A disk as a file.
@@ -180,6 +187,7 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
         let n = new.limits.requests_max.clamp(1, 1 << 16);
         let Owner { mode, uid, gid } = new.owner;
         let now = now();
+        let times = new.times.unwrap_or(FileTimes { read: now, written: now, changed: now });
         Self {
             port: new.port,
             disk: new.disk,
@@ -211,9 +219,9 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
                 mode,
                 uid,
                 gid,
-                read: now,
-                written: now,
-                changed: now,
+                read: times.read,
+                written: times.written,
+                changed: times.changed,
             },
             written: false,
             faults: PhantomData,
@@ -236,8 +244,11 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
 
     /// Whether `take` would get further than it did.
     fn can_go_on(&self) -> bool {
-        let at_hand = if self.arrived.is_some() { !self.stalled } else { !self.drained };
-        !self.again.is_empty() || self.state == State::Open && at_hand
+        let at_hand = match self.arrived {
+            Some(_) => !self.stalled && matches!(self.state, State::Open | State::Resting),
+            None => !self.drained && self.state == State::Open,
+        };
+        !self.again.is_empty() || at_hand
     }
 
     /// The mount is of no more use: requests under way finish unheard.
@@ -334,7 +345,7 @@ impl<D: Device, F: PortFaults> Port for FusePort<D, F> {
             out.push(self.request(tag));
         }
         let mut more = false;
-        if self.state == State::Open {
+        if matches!(self.state, State::Open | State::Resting) {
             more = self.take_messages(end, out) == Stop::Enough;
         }
         if out.len() == start && (!self.outbox.is_empty() || self.state != State::Open) {
@@ -483,7 +494,7 @@ impl<D: Device, F: PortFaults> Port for FusePort<D, F> {
     }
 
     fn shut(&mut self) {
-        if self.state == State::Open {
+        if matches!(self.state, State::Open | State::Resting) {
             self.state = State::Shutting;
             // It was not begun: the kernel answers it when the descriptor is closed.
             self.arrived = None;

@@ -2,18 +2,20 @@
 //!
 //! Owns the mount of one disk and the file that it is mounted over. Never serves a request: the port does. Invariants:
 //! nothing that holds data is hidden by a mount; a mount that a killed daemon left is taken away before another is
-//! made; when a server is stopped or dropped, its file is no mount any more.
+//! made; when a server is stopped or dropped, its file is no mount any more, unless it is another process's: one that
+//! was left to the next (`passing`), or is not taken over yet.
 
-use super::device::FuseDevice;
-use super::port::{FileLimits, FusePort, NewFile, Owner};
+use super::device::{Closed, FuseDevice};
+use super::passing::{FileKeeper, FileState, KeptFile};
+use super::port::{FileLimits, FileTimes, FusePort, NewFile, Owner};
 use super::rules::{FileRules, TRANSFER_BYTES_MAX};
 use crate::budget::Budget;
 use crate::socket::SocketPermissions;
-use crate::{AnyPort, DiskInfo, PortHost};
+use crate::{AnyPort, DiskInfo, MakePort, PortHost};
 use rustix::io::Errno;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,6 +82,20 @@ pub enum FuseError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// What another process has left is not what it was.
+    #[error("the file {path}, which another process has served, cannot be gone on with: {why}")]
+    NotTaken {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The kernel is too old.
+    #[error(
+        "the file {0} cannot be gone on with after a crash: the kernel does not ask again what was not answered, which \
+         it does from Linux 6.9 on, and whoever waits for that would wait for ever"
+    )]
+    NotAskedAgain(PathBuf),
     /// The worker of the disk did not take the file.
     #[error("the file {0} is not served: the worker of its disk does not answer, or the disk is gone")]
     NoWorker(PathBuf),
@@ -98,17 +114,37 @@ pub struct FuseOptions {
     pub budget: Arc<Budget>,
     /// Bounds.
     pub limits: FileLimits,
+    /// Who keeps its descriptor for the next process, if somebody does.
+    pub keeper: Option<Arc<dyn FileKeeper>>,
 }
 
 /// A mount, and the file below it.
 #[derive(Debug)]
-struct Mounted {
+pub(super) struct Mounted {
     path: PathBuf,
     /// The file was made for it: device and inode.
     made: Option<(u64, u64)>,
     is_mounted: bool,
     /// The kernel's number of the mount.
     number: Option<u64>,
+}
+
+impl Mounted {
+    /// What another process has mounted, as far as it is there still, from now on this one's.
+    pub(super) fn found(state: &FileState) -> Self {
+        let is_mounted = fuse::mounted_device(&state.path) == Some(state.device);
+        Self { path: state.path.clone(), made: state.made, is_mounted, number: fuse::mount_number(&state.path) }
+    }
+
+    /// What another process has mounted, and unmounts.
+    pub(super) fn of_another(state: &FileState) -> Self {
+        Self { path: state.path.clone(), made: None, is_mounted: false, number: None }
+    }
+
+    /// From now on it is another process's.
+    pub(super) fn leave(&mut self) {
+        (self.made, self.is_mounted) = (None, false);
+    }
 }
 
 impl Drop for Mounted {
@@ -119,7 +155,10 @@ impl Drop for Mounted {
             let path = self.path.display();
             return tracing::error!("cannot unmount {path}: {e}; `umount -l {path}` does");
         }
-        if let (Some(made), Ok(there)) = (self.made, fs::symlink_metadata(&self.path))
+        // A mount that is not ours may have nobody who answers.
+        if let Some(made) = self.made
+            && fuse::mounted_device(&self.path).is_none()
+            && let Ok(there) = fs::symlink_metadata(&self.path)
             && there.is_file()
             && (there.dev(), there.ino(), there.len()) == (made.0, made.1, 0)
         {
@@ -128,11 +167,24 @@ impl Drop for Mounted {
     }
 }
 
+/// What a file is begun with that was taken over.
+pub(super) struct Waiting {
+    pub(super) device: OwnedFd,
+    pub(super) info: DiskInfo,
+    pub(super) options: FuseOptions,
+}
+
 /// A disk that is a file.
 pub struct FuseServer {
-    host: Arc<dyn PortHost>,
-    port: u32,
-    mounted: Mounted,
+    pub(super) host: Arc<dyn PortHost>,
+    pub(super) port: u32,
+    pub(super) closed: Closed,
+    pub(super) mounted: Mounted,
+    pub(super) state: FileState,
+    /// Who keeps its descriptor for the next process.
+    pub(super) kept: Option<Arc<dyn KeptFile>>,
+    /// It was taken over, and this process has not begun.
+    pub(super) waits: Option<Waiting>,
 }
 
 impl FuseServer {
@@ -146,36 +198,35 @@ impl FuseServer {
         host: Arc<dyn PortHost>,
         options: FuseOptions,
     ) -> Result<FuseServer, FuseError> {
-        let os = |what| move |source| FuseError::Os { path: path.to_owned(), what, source };
         let mut mounted = prepare(path)?;
         let mount = FuseMount {
             source: &format!("undercroft:{}", info.name),
             read_only: info.geometry.read_only,
-            others: rustix::process::geteuid().is_root() || options.access.gid.is_some(),
+            others: others(&options),
             read_bytes_max: TRANSFER_BYTES_MAX,
         };
         let device = mount_at(path, &mount)?;
         (mounted.is_mounted, mounted.number) = (true, fuse::mount_number(path));
-        let device = FuseDevice::new(device).map_err(os("serve"))?;
-        let account = options.budget.open(&info.name).map_err(os("serve"))?;
-        let readable = if info.geometry.read_only { 0o440 } else { 0o660 };
-        let owner = Owner {
-            mode: options.access.mode & readable,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: options.access.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+        let state = FileState {
+            disk: info.name.clone(),
+            path: path.to_owned(),
+            made: mounted.made,
+            device: fuse::mounted_device(path).unwrap_or(0),
+            size_bytes: FileRules::new(&info.geometry, 1).size_bytes,
+            read_only: mount.read_only,
+            others: mount.others,
+            transfer_bytes: TRANSFER_BYTES_MAX as u64,
+            rest: None,
         };
-        let rules = FileRules::new(&info.geometry, options.limits.requests_max);
-        let (disk, limits, shown) = (info.disk, options.limits, path.display().to_string());
-        let make = Box::new(move |port| {
-            let account = Some(account);
-            AnyPort::plain(FusePort::new(NewFile { port, disk, rules, owner, limits, path: shown, device, account }))
+        let kept = options.keeper.as_ref().and_then(|keeper| keeper.keep(device.as_fd(), &state));
+        let made = port_of(path, info, options, device, kept.clone(), None);
+        let port = made.map(|(make, closed)| (host.attach(make), closed)).and_then(|port| match port {
+            (u32::MAX, _) => Err(FuseError::NoWorker(path.to_owned())),
+            port => Ok(port),
         });
-        let port = host.attach(make);
-        if port == u32::MAX {
-            return Err(FuseError::NoWorker(path.to_owned()));
-        }
+        let (port, closed) = port.inspect_err(|_| kept.iter().for_each(|kept| kept.forget()))?;
         tracing::info!(disk = info.name, "the disk is the file {}", path.display());
-        Ok(FuseServer { host, port, mounted })
+        Ok(FuseServer { host, port, closed, mounted, state, kept, waits: None })
     }
 
     /// Where it is.
@@ -209,8 +260,44 @@ impl FuseServer {
     pub fn stop(self) {
         // Nobody opens it any more; who has it open is answered until the port is gone.
         drop(self.mounted);
-        self.host.detach(self.port);
+        // One that somebody has unmounted is gone by itself, and its number may be another port's.
+        if !self.closed.is_closed() {
+            self.host.detach(self.port);
+        }
     }
+}
+
+/// Whether other users may reach it, as far as its mode lets them.
+pub(super) fn others(options: &FuseOptions) -> bool {
+    rustix::process::geteuid().is_root() || options.access.gid.is_some()
+}
+
+/// What makes the port of a file.
+pub(super) fn port_of(
+    path: &Path,
+    info: &DiskInfo,
+    options: FuseOptions,
+    device: OwnedFd,
+    kept: Option<Arc<dyn KeptFile>>,
+    times: Option<FileTimes>,
+) -> Result<(MakePort, Closed), FuseError> {
+    let os = |source| FuseError::Os { path: path.to_owned(), what: "serve", source };
+    let device = FuseDevice::new(device, kept).map_err(os)?;
+    let closed = device.closed();
+    let account = Some(options.budget.open(&info.name).map_err(os)?);
+    let readable = if info.geometry.read_only { 0o440 } else { 0o660 };
+    let owner = Owner {
+        mode: options.access.mode & readable,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: options.access.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+    };
+    let rules = FileRules::new(&info.geometry, options.limits.requests_max);
+    let (disk, limits, path) = (info.disk, options.limits, path.display().to_string());
+    let make = move |port| {
+        let new = NewFile { port, disk, rules, owner, limits, path, device, account, times };
+        AnyPort::plain(FusePort::new(new))
+    };
+    Ok((Box::new(make), closed))
 }
 
 /// Makes the path a file that can be mounted over: empty, and no mount.

@@ -3,6 +3,8 @@
 //! Owns constants and layouts, after `linux/fuse.h` (7.31 and later, native byte order). Never keeps state. Invariant:
 //! reading never looks past the bytes that came, whatever lengths they name.
 
+use serde::{Deserialize, Serialize};
+
 /// The major version that we speak.
 pub const MAJOR: u32 = 7;
 /// The minor version that we say we speak. The kernel uses nothing of a later one without a flag that we do not set.
@@ -20,6 +22,12 @@ pub const HEAD_BYTES: usize = 80;
 pub const REPLY_HEADER_BYTES: usize = 16;
 /// Bytes of the longest reply without data of the disk, its header left out: the attributes.
 pub const SMALL_BYTES: usize = 104;
+
+/// Of a request's name: it is asked again, since whoever received it before has not answered (Linux 6.9). The reply
+/// bears it, too.
+pub const ASKED_AGAIN: u64 = 1 << 63;
+/// Not a reply but a wish: every request that was received and not answered is to be asked again (Linux 6.9).
+const NOTIFY_RESEND: u32 = 7;
 
 /// What is asked for.
 pub mod opcode {
@@ -238,8 +246,16 @@ pub(crate) fn reply_header(unique: u64, error: i32, len: usize) -> [u8; REPLY_HE
     header
 }
 
+/// The wish to be asked again whatever was received and not answered.
+pub fn ask_again() -> [u8; REPLY_HEADER_BYTES] {
+    let mut message = [0; REPLY_HEADER_BYTES];
+    message[..4].copy_from_slice(&(REPLY_HEADER_BYTES as u32).to_ne_bytes());
+    message[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
+    message
+}
+
 /// When something happened: seconds and nanoseconds since 1970.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// Seconds.
     pub seconds: u64,
@@ -351,6 +367,7 @@ mod tests {
         let all = Agreement { abilities: u64::MAX, readahead_bytes: 1, background: 2, write_bytes: 3, pages: 4 };
         assert_eq!(all.encode().bytes().len(), 64);
         assert_eq!(version().bytes().len(), 64);
+        assert_eq!(ask_again(), [16, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(reply_header(1, 5, 100)[..8], [116, 0, 0, 0, 0xfb, 0xff, 0xff, 0xff]);
     }
 

@@ -112,6 +112,7 @@ impl FileRun {
             path: String::new(),
             device: device.clone(),
             account: None,
+            times: None,
         });
         // Made once: there are thousands of runs.
         static BYTES: OnceLock<ByteDisk> = OnceLock::new();

@@ -1,7 +1,8 @@
 //! A kernel of the simulation: requests of programs on a disk that is a file, and a careful reader of replies.
 //!
 //! Owns one file's port and the kernel's end of it. Never looks at the disk. Invariant: each request is answered at
-//! most once, in a form that the kernel takes, under its own name; and exactly once unless the file is unmounted.
+//! most once, in a form that the kernel takes, under its own name; and exactly once unless the file is unmounted, in
+//! whatever process its port is: what one had received and not answered when it died is asked again.
 
 use super::messages::{allocate, attribute, message, receive, reply, seek, transfer};
 use crate::faults::Switched;
@@ -11,9 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use undercroft_frontend::fuse::device::Device;
-use undercroft_frontend::fuse::port::{FileLimits, FusePort, NewFile, Owner};
+use undercroft_frontend::fuse::port::{FileLimits, FileTimes, FusePort, NewFile, Owner};
 use undercroft_frontend::fuse::rules::{FileRules, WILLNEED, errno};
-use undercroft_frontend::fuse::wire::{O_DSYNC, ROOT, SEEK_DATA, SEEK_HOLE, allocate as mode, opcode};
+use undercroft_frontend::fuse::wire::{ASKED_AGAIN, O_DSYNC, ROOT, SEEK_DATA, SEEK_HOLE, allocate as mode, opcode};
 use undercroft_frontend::{DiskInfo, Port};
 use undercroft_testkit::rng::{Rng, fill_pattern};
 
@@ -24,6 +25,8 @@ struct SimKernel {
     sent: VecDeque<Vec<u8>>,
     /// At the device.
     queue: VecDeque<Vec<u8>>,
+    /// Received, and not answered, by name.
+    received: BTreeMap<u64, Vec<u8>>,
     replies: VecDeque<Vec<u8>>,
     /// Something has happened of which the worker is told: an edge.
     event: bool,
@@ -48,13 +51,21 @@ impl Device for SimDevice {
             if k.unmounted {
                 return Err(Errno::NODEV);
             }
-            receive(&mut k.queue, head, data)
+            let first = k.queue.front().cloned();
+            let len = receive(&mut k.queue, head, data)?;
+            first.into_iter().for_each(|message| _ = k.received.insert(name_of(&message), message));
+            Ok(len)
         })
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), Errno> {
         self.with(|k| {
             if k.unmounted {
+                return Err(Errno::NOENT);
+            }
+            let unique = reply(message).unique;
+            if k.received.remove(&unique).is_none() {
+                k.wrong.get_or_insert(format!("a reply under a name of no request: {unique:#x}"));
                 return Err(Errno::NOENT);
             }
             k.replies.push_back(message.to_vec());
@@ -79,6 +90,11 @@ impl Device for SimDevice {
     }
 }
 
+/// The kernel's name for the request of a message.
+fn name_of(message: &[u8]) -> u64 {
+    u64::from_ne_bytes(message[8..16].try_into().expect("eight bytes"))
+}
+
 /// See the head of the file.
 pub(crate) struct SimFile {
     /// The file's port.
@@ -95,22 +111,33 @@ impl SimFile {
     /// A file on port `id`.
     pub(crate) fn new(id: u32, info: &DiskInfo, rng: &mut Rng) -> SimFile {
         let device = SimDevice::default();
-        let limits = FileLimits {
-            requests_max: *rng.pick(&[1, 2, 8, 128]),
-            bytes_max: *rng.pick(&[8 << 10, 64 << 10, 4 << 20]),
-        };
-        let port = FusePort::with_faults(NewFile {
-            port: id,
-            disk: info.disk,
-            rules: FileRules::new(&info.geometry, limits.requests_max),
-            owner: Owner { mode: 0o600, uid: 0, gid: 0 },
-            limits,
-            path: String::new(),
-            device: device.clone(),
-            account: None,
-        });
+        let (port, limits) = port_on(id, info, device.clone(), None, rng);
         let uniques = 2 * (rng.bits() >> 2);
         SimFile { port, device, works: BTreeMap::new(), uniques, unmounted: false, limits }
+    }
+
+    /// The process of the port has died. A fresh one goes on, and has the kernel ask again.
+    pub(crate) fn revive(&mut self, id: u32, info: &DiskInfo, rng: &mut Rng) {
+        (self.port, self.limits) = port_on(id, info, self.device.clone(), None, rng);
+        self.device.with(|k| {
+            for (unique, mut message) in std::mem::take(&mut k.received).into_iter().rev() {
+                message[8..16].copy_from_slice(&(unique | ASKED_AGAIN).to_ne_bytes());
+                k.queue.push_front(message);
+            }
+            k.event = true;
+        });
+    }
+
+    /// The port, which is at rest, is another process's from now on.
+    pub(crate) fn pass_on(&mut self, id: u32, info: &DiskInfo, rng: &mut Rng) {
+        let times = self.port.times();
+        (self.port, self.limits) = port_on(id, info, self.device.clone(), Some(times), rng);
+        self.device.with(|k| k.event = true);
+    }
+
+    /// Requests that the port has received and not answered.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.device.with(|k| k.received.len())
     }
 
     /// What is under way.
@@ -190,7 +217,7 @@ impl SimFile {
 
     fn take_back(&mut self, bytes: &[u8]) -> Result<Finished, Violation> {
         let reply = reply(bytes);
-        let Some(work) = self.works.remove(&reply.unique) else {
+        let Some(work) = self.works.remove(&(reply.unique & !ASKED_AGAIN)) else {
             return Err(format!("a reply under a name of no request: {:#x}", reply.unique).into());
         };
         let len = work.parts.first().map_or(0, |p| p.len as usize);
@@ -240,4 +267,28 @@ impl SimFile {
     pub(crate) fn as_port(&mut self) -> &mut dyn Port {
         &mut self.port
     }
+}
+
+/// A port of the file behind `device`, with bounds of its own.
+fn port_on(
+    id: u32,
+    info: &DiskInfo,
+    device: SimDevice,
+    times: Option<FileTimes>,
+    rng: &mut Rng,
+) -> (FusePort<SimDevice, Switched>, FileLimits) {
+    let limits =
+        FileLimits { requests_max: *rng.pick(&[1, 2, 8, 128]), bytes_max: *rng.pick(&[8 << 10, 64 << 10, 4 << 20]) };
+    let port = FusePort::with_faults(NewFile {
+        port: id,
+        disk: info.disk,
+        rules: FileRules::new(&info.geometry, limits.requests_max),
+        owner: Owner { mode: 0o600, uid: 0, gid: 0 },
+        limits,
+        path: String::new(),
+        device,
+        account: None,
+        times,
+    });
+    (port, limits)
 }

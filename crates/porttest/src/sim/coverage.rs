@@ -86,6 +86,9 @@ const WANTED: &[(&str, &str)] = &[
     ("full", "file"),
     ("unmounted", "with requests under way"),
     ("killed", "under a request of a file"),
+    ("asked again", "of a file"),
+    ("came to rest", "a file under load"),
+    ("passed on", "a file under load"),
     ("refused", "over FUSE"),
     ("lost writes", "told over FUSE"),
 ];

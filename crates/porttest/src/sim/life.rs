@@ -80,6 +80,9 @@ impl Sim {
 
     /// What a client of an NBD connection does now and then, by the throw of dice that led to it.
     fn rare_of_client(&mut self, p: usize, dice: u64, busy: bool) -> bool {
+        if (40..44).contains(&dice) && matches!(self.world.ports[p].peer, Peer::File(_)) {
+            return self.pass_file(p);
+        }
         if let Peer::File(f) = &mut self.world.ports[p].peer {
             let goes = (36..40).contains(&dice) && !f.unmounted;
             if goes {
@@ -117,6 +120,56 @@ impl Sim {
         if busy {
             self.world.coverage.met(what, "with requests under way");
         }
+        true
+    }
+
+    /// A file comes to rest, and goes on in another process, or in this one.
+    fn pass_file(&mut self, p: usize) -> bool {
+        let busy = self.world.ports[p].under_way() > 0;
+        for n in 0..=200 {
+            let Peer::File(f) = &mut self.world.ports[p].peer else { return false };
+            if f.unmounted {
+                return false;
+            }
+            f.port.rest(true);
+            if f.port.is_at_rest() {
+                break;
+            }
+            if n == 200 {
+                self.world.violate(format!("port {p}: a file does not come to rest"));
+                return true;
+            }
+            self.activate(p);
+            self.serve_port(p);
+            self.finish_operations();
+            self.world.flush_ports();
+            if self.world.dead.is_some() {
+                return true;
+            }
+        }
+        let d = self.world.ports[p].disk;
+        let (id, info) = (DiskId(d as u32), self.world.sides[d].info.clone());
+        let Peer::File(f) = &mut self.world.ports[p].peer else { return false };
+        let left = f.unanswered();
+        let goes_on = self.rng.one_in(3);
+        if goes_on {
+            f.port.rest(false);
+        } else {
+            f.pass_on(p as u32, &info, &mut self.rng);
+        }
+        if left > 0 {
+            self.world.violate(format!("port {p}: {left} requests of a file at rest have no answer"));
+        }
+        self.world.note(|| format!("port {p}: came to rest, and goes on here: {goes_on}"));
+        if busy {
+            self.world.coverage.met(if goes_on { "came to rest" } else { "passed on" }, "a file under load");
+        }
+        self.hear_unheard(p);
+        if !goes_on {
+            self.core().close_port(id, p as u32);
+            self.core().open_port(id, p as u32);
+        }
+        self.activate(p);
         true
     }
 
@@ -360,6 +413,14 @@ impl Sim {
         self.activate(p);
         let slot = &mut self.world.ports[p];
         match &mut slot.peer {
+            Peer::File(f) if !power_cut && !f.unmounted => {
+                let now = self.world.time;
+                let works = f.works().map(|work| begin_again(&mut self.world.sides[d].model, work, now)).count();
+                f.revive(p as u32, &info, &mut self.rng);
+                if works > 0 {
+                    self.world.coverage.met("asked again", "of a file");
+                }
+            }
             // Of what was not answered nobody knows; the model has seen to it.
             Peer::Client(_) | Peer::File(_) => slot.peer = anew(&slot.peer, p as u32, &info, &mut self.rng),
             Peer::Guest(_) if power_cut => {

@@ -42,6 +42,9 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
                 return Stop::Enough;
             }
             if self.arrived.is_none() {
+                if !self.receives() {
+                    return Stop::Starved;
+                }
                 if receives >= RECEIVES_PER_TURN || received >= RECEIVE_BYTES_PER_TURN {
                     return Stop::Enough;
                 }
@@ -196,6 +199,9 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
     /// The kernel's name for the request of a slot.
     pub(super) fn unique_of(&self, tag: u32) -> u64 {
         let unique = self.slots[tag as usize].unique;
+        if F::has(PortBug::AskedAgainUnmarked) {
+            return unique & !wire::ASKED_AGAIN;
+        }
         if F::has(PortBug::WrongCookie)
             && let Some(other) = self.slots.iter().find(|s| s.task != Task::Free && s.unique != unique)
         {

@@ -9,7 +9,9 @@ use undercroft_cache::{Extent, IoError, Op};
 use undercroft_frontend::Port;
 use undercroft_frontend::fuse::port::FileLimits;
 use undercroft_frontend::fuse::rules::{TRANSFER_BYTES_MAX, WILLNEED, errno};
-use undercroft_frontend::fuse::wire::{Fields, O_DSYNC, ROOT, SEEK_DATA, SEEK_HOLE, ability, opcode, opened, set};
+use undercroft_frontend::fuse::wire::{
+    ASKED_AGAIN, Fields, O_DSYNC, ROOT, SEEK_DATA, SEEK_HOLE, ability, opcode, opened, set,
+};
 use undercroft_frontend::turns::SEND_BYTES;
 
 const SIZE: u64 = 3 << 20;
@@ -276,4 +278,50 @@ fn failures_that_nobody_waits_for_are_told_again() {
     run.disk.serve(&mut requests, &mut run.port);
     run.port.flush(SEND_BYTES);
     assert_eq!((run.port.take_unheard(), run.port.take_unheard()), (Some(tag), None));
+}
+
+/// One is under way, one was received and found no room, one is at the device: the first two are answered, the third
+/// waits until the file goes on.
+#[test]
+fn at_rest_what_was_received_is_answered_and_nothing_more_is_received() {
+    let limits = FileLimits { requests_max: 1, ..FileLimits::default() };
+    let mut run = FileRun::new(&geometry(SIZE), limits, 1);
+    // The second was asked again after a death: its name stays as it is.
+    let names = [2, 4 | ASKED_AGAIN, 6];
+    let ask = |unique| message(opcode::READ, unique, ROOT, &transfer(0, 1, 0));
+    run.device.with(|k| k.queue.extend(names.map(ask)));
+    let (mut requests, answered) = (Vec::new(), |run: &FileRun| {
+        run.device.with(|k| k.replies.iter().map(|r| reply(r).unique).collect::<Vec<_>>())
+    });
+    run.port.take(8, &mut requests);
+    run.port.take(8, &mut requests);
+    assert_eq!((requests.len(), run.device.with(|k| k.queue.len())), (1, 1));
+    run.port.rest(true);
+    assert!(!run.port.is_at_rest(), "two are not answered");
+    run.disk.serve(&mut requests, &mut run.port);
+    run.port.flush(SEND_BYTES);
+    assert!(!run.port.is_at_rest(), "one was received and not begun");
+    run.port.take(8, &mut requests);
+    run.disk.serve(&mut requests, &mut run.port);
+    run.port.flush(SEND_BYTES);
+    assert!(run.port.is_at_rest() && !run.port.take(8, &mut requests) && !run.port.arm());
+    assert_eq!((requests.len(), run.device.with(|k| k.queue.len())), (0, 1));
+    assert_eq!(answered(&run), names[..2]);
+    run.port.rest(false);
+    assert!(run.port.arm(), "what has come meanwhile is looked for without an event");
+    run.serve();
+    assert_eq!(answered(&run), names);
+}
+
+/// What was set of its times is told by the port that goes on.
+#[test]
+fn times_go_along() {
+    let mut run = run();
+    let mut body = [set::ATIME | set::MTIME, 0].iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>();
+    body.extend([0u64, 0, 0, 11, 22, 0].iter().flat_map(|n| n.to_ne_bytes()));
+    body.resize(88, 0);
+    assert_eq!(run.ask(opcode::SETATTR, &body).error, 0);
+    let times = run.port.times();
+    assert_eq!((times.read.seconds, times.written.seconds), (11, 22));
+    assert!(times.changed.seconds > 22);
 }
