@@ -36,7 +36,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--ssd", type=float, default=10, help="GiB of the SSD store (10)")
     p.add_argument("--program", default=peers.UNDERCROFT, help="the undercroft to measure (target/release)")
     p.add_argument("--driver", default=str(Path(peers.UNDERCROFT).with_name("undercroft-driver")), help="its driver")
-    p.add_argument("--scratch", type=Path, default=Path("/var/tmp"), help="where there is room for twice that (/var/tmp)")
+    p.add_argument("--scratch", type=Path, default=Path("/var/tmp"), help="where there is room for it (/var/tmp)")
     return p.parse_args()
 
 
