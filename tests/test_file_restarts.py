@@ -193,7 +193,7 @@ def test_restarts_under_a_manager_are_not_noticed(made, manager, scratch):
 
 @pytest.fixture
 def upstream(scratch):
-    """A server of an image, with its process and URI. (nbdkit 1.32 may die with a client that has requests under way.)"""
+    """A server of an image, its process and URI. (nbdkit 1.32 may die with a client that has requests under way.)"""
     need("qemu-nbd")
     image, place = images.raw(scratch / "upstream.raw", SIZE), scratch / "upstream.sock"
     process = subprocess.Popen(["qemu-nbd", "--persistent", "--shared=8", "-f", "raw", "-k", place, image])
