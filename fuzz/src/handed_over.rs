@@ -61,7 +61,8 @@ pub fn ssd_handover(data: &[u8]) {
     }
     let sizes = [(media.bytes(), SEGMENT_BYTES)];
     let Ok(mut ssd) = Ssd::take_over(&summed(body), &sizes, NoFaults) else { return };
-    assert!(ssd.next_io().is_none(), "a store at rest wants something done");
+    let wanted = ssd.next_io().map(std::mem::ManuallyDrop::new);
+    assert!(wanted.is_none(), "a store at rest wants something done");
     let mut media = media.clone();
     ssd.set_admission(undercroft_cache::ssd::Admission::All);
     ssd.go_on();

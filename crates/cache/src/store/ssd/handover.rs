@@ -162,9 +162,11 @@ impl<F: FaultInjection> Ssd<F> {
             for region in &self.regions {
                 let number = from.u32()?;
                 let number = if number == NO_NUMBER { None } else { Some(u16::try_from(number).ok()?) };
-                number.is_none_or(|n| region.has_owner(n)).then_some(())?;
+                number.is_none_or(|n| region.has_owner(n, &known)).then_some(())?;
                 numbers.push(number);
             }
+            let is_other = |a: &Attached| a.numbers.iter().zip(&numbers).all(|(a, b)| a.is_none() || a != b);
+            self.owners.iter().flatten().all(is_other).then_some(())?;
             self.owners.push(Some(Attached { known, share, numbers }));
         }
         Some(())

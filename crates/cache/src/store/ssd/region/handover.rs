@@ -84,9 +84,10 @@ impl<F: FaultInjection> Region<F> {
         [segment_blocks, summary_blocks, segments].iter().all(|n| from.u32() == Some(*n))
     }
 
-    /// Whether somebody has this number, and is attached.
-    pub(in super::super) fn has_owner(&self, number: u16) -> bool {
-        self.owners.get(usize::from(number)).is_some_and(|o| o.as_ref().is_some_and(|o| o.is_attached))
+    /// Whether who is known as this has this number, and is attached.
+    pub(in super::super) fn has_owner(&self, number: u16, known: &Known) -> bool {
+        let is_it = |o: &Owner| o.is_attached && (o.identity, o.blocks) == (known.identity, known.blocks);
+        self.owners.get(usize::from(number)).is_some_and(|o| o.as_ref().is_some_and(is_it))
     }
 
     /// What another process had, at rest; `None` if it is not that of a region of this layout. The device's number is

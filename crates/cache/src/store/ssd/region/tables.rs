@@ -44,17 +44,17 @@ impl Tables {
         (self.sequence, self.durable) = (sequence, clean);
     }
 
-    /// What the device says, for another process; nothing is being written.
+    /// What the device says, for another process; nothing is being written, and nothing has to be.
     pub fn hand_over(&self, to: &mut Writer) {
-        to.u64(self.sequence).u8(self.is_wanted.into()).u32(self.durable.len() as u32);
+        to.u64(self.sequence).u32(self.durable.len() as u32);
         self.durable.iter().for_each(|n| _ = to.u32(u32::from(*n)));
     }
 
     /// The same, told by another process.
     pub fn take_over(from: &mut Reader<'_>) -> Option<Self> {
-        let (sequence, is_wanted, count) = (from.number()?, from.flag()?, from.u32()?);
+        let (sequence, count) = (from.number()?, from.u32()?);
         let durable = (0..count).map(|_| u16::try_from(from.u32()?).ok()).collect::<Option<_>>()?;
-        Some(Self { sequence, is_wanted, durable, ..Self::default() })
+        Some(Self { sequence, durable, ..Self::default() })
     }
 
     /// Whether a recovery might take what the device says for an owner's present state.
