@@ -13,6 +13,11 @@ use undercroft_cache::ssd::{BootId, Media, OwnerId, Region, Ssd};
 const CHANGE: usize = 12;
 /// Bytes of the sum at the end.
 const SUM_BYTES: usize = 8;
+/// Bytes before it that say which blocks are where (53 buckets of 80 bytes), and which owner has which number (a count,
+/// and 150 bytes each). Entries that no summary on the device names, and whose sums are right, only this store's own
+/// process could have told: what follows from them is not tried.
+const INDEX_BYTES: usize = 53 * 80 + OWNERS_BYTES;
+const OWNERS_BYTES: usize = 4 + 2 * 150;
 
 /// What a store at rest has told, its device, and its owners with the numbers of their images.
 type Told = (Vec<u8>, Memory, Vec<(u8, OwnerId)>);
@@ -51,9 +56,12 @@ pub fn ssd_handover(data: &[u8]) {
     let mut body = told[..told.len() - SUM_BYTES].to_vec();
     assert_eq!(&summed(body.clone()), told, "the sum here is the store's");
     let (changes, rest) = data.as_chunks::<CHANGE>();
+    let index = body.len() - INDEX_BYTES..body.len() - OWNERS_BYTES;
+    let mut is_index_told = true;
     for change in changes {
         let (place, value) = change.split_at(4);
         let place = u32::from_le_bytes(std::array::from_fn(|n| place[n])) as usize % (body.len() - value.len());
+        is_index_told &= place + value.len() <= index.start || place >= index.end;
         body[place..place + value.len()].copy_from_slice(value);
     }
     if let Some(place) = rest.first_chunk::<4>() {
@@ -68,6 +76,9 @@ pub fn ssd_handover(data: &[u8]) {
     ssd.go_on();
     let owners: Vec<_> = owners.iter().copied().filter(|(_, owner)| ssd.has_owner(*owner)).collect();
     look_at_all(&mut ssd, &mut media, &owners);
+    if !is_index_told {
+        return;
+    }
     offer_all(&mut ssd, &mut media, &owners);
     for (_, owner) in &owners {
         ssd.change_begins(*owner, 3..9);
