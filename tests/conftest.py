@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from harness import images, nodes
 from harness.daemon import Daemon
+from harness.manager import Manager
 from harness.stalling import StallingFile
 from harness.upstream import Nbdkit
 
@@ -129,6 +130,14 @@ def nbdkit(scratch):
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def manager(scratch, monkeypatch):
+    """A service manager that keeps descriptors."""
+    manager = Manager(scratch, monkeypatch)
+    yield manager
+    manager.close()
 
 
 @pytest.fixture

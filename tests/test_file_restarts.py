@@ -17,7 +17,7 @@ import pytest
 from harness import images
 from harness.daemon import Daemon, Disk, until
 from harness.file_load import FileLoad
-from harness.manager import Manager, wrap
+from harness.manager import wrap
 from harness.pausing import go_on, pause
 from harness.programs import built, need, run
 from harness.volumes import Plugin, loops_of, mounts, need_fuse, need_loops, own
@@ -31,14 +31,6 @@ WORK = 16 * images.MIB
 def _can_mount():
     """All of them mount."""
     need_fuse()
-
-
-@pytest.fixture
-def manager(scratch, monkeypatch):
-    """A manager."""
-    manager = Manager(scratch, monkeypatch)
-    yield manager
-    manager.close()
 
 
 @pytest.fixture

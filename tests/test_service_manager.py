@@ -10,20 +10,12 @@ import signal
 import pytest
 from harness import images
 from harness.daemon import Daemon, Disk
-from harness.manager import Manager, wrap
+from harness.manager import wrap
 from harness.programs import driver, need
 from harness.ssd import fill, have_shares, read_all, section, ssd
 
 SIZE = 32 * images.MIB
 WORK = 8 * images.MIB
-
-
-@pytest.fixture
-def manager(scratch, monkeypatch):
-    """A manager."""
-    manager = Manager(scratch, monkeypatch)
-    yield manager
-    manager.close()
 
 
 @pytest.fixture

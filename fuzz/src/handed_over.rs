@@ -3,7 +3,7 @@
 //! Owns the target, never a parser. Invariant: as for all targets, a panic is a defect of the store; so is a block that
 //! is served and is not what the image holds.
 
-use crate::regions::{Memory, SEGMENT_BYTES, attach_all, look_at_all, offer_all, pump, written};
+use crate::regions::{Memory, SEGMENT_BYTES, attach_all, change_all, look_at_all, offer_all, pump, written};
 use highway::{HighwayHash, HighwayHasher, Key};
 use std::sync::OnceLock;
 use undercroft_cache::NoFaults;
@@ -80,12 +80,7 @@ pub fn ssd_handover(data: &[u8]) {
         return;
     }
     offer_all(&mut ssd, &mut media, &owners);
-    for (_, owner) in &owners {
-        ssd.change_begins(*owner, 3..9);
-        pump(&mut ssd, &mut media);
-        ssd.take_released(&mut Vec::new());
-        ssd.change_ended(*owner, 3..9);
-    }
+    change_all(&mut ssd, &mut media, &owners);
     ssd.rest();
     pump(&mut ssd, &mut media);
     assert!(ssd.hand_over().is_some(), "a store that goes on does not come to rest again");

@@ -170,6 +170,16 @@ fn sum_all(media: &mut Memory) {
     }
 }
 
+/// A change of each image, of blocks that the store has.
+pub(crate) fn change_all(ssd: &mut Ssd<NoFaults>, media: &mut Memory, owners: &[(u8, OwnerId)]) {
+    for (_, owner) in owners {
+        ssd.change_begins(*owner, 3..9);
+        pump(ssd, media);
+        ssd.take_released(&mut Vec::new());
+        ssd.change_ended(*owner, 3..9);
+    }
+}
+
 /// Changes the region as an input says: eight bytes anywhere in what the store says about itself, or one part of that
 /// in the place of another.
 fn change(media: &mut Memory, change: &[u8; CHANGE]) {
@@ -208,12 +218,7 @@ pub fn ssd_region(data: &[u8]) {
     let owners = attach_all(&mut ssd);
     look_at_all(&mut ssd, &mut media, &owners);
     // Goes on as if it were its own.
-    for (_, owner) in &owners {
-        ssd.change_begins(*owner, 3..9);
-        pump(&mut ssd, &mut media);
-        ssd.take_released(&mut Vec::new());
-        ssd.change_ended(*owner, 3..9);
-    }
+    change_all(&mut ssd, &mut media, &owners);
     offer_all(&mut ssd, &mut media, &owners);
     look_at_all(&mut ssd, &mut media, &owners);
     stop(ssd, &mut media, &owners);

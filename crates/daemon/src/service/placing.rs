@@ -96,7 +96,7 @@ impl Service {
         let answers = |n: &usize| !self.workers[*n].is_silent();
         // What is cached of it already is some worker's.
         let told = lock(&self.places).remove(&plan.name).filter(|n| *n < self.workers.len());
-        let before = told.or_else(|| self.place_in_ssd(opened.backend.files().as_ref()));
+        let before = told.or_else(|| self.place_in_ssd(&opened));
         let least = || (0..load.len()).filter(answers).min_by_key(|&n| load[n]);
         let n = together.or(before).filter(answers).or_else(least).unwrap_or(0);
         let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };

@@ -12,6 +12,7 @@ mod void;
 pub(super) use keeper::{Gone, begin};
 pub(super) use passing::refusal;
 
+use super::disk::Opened;
 use super::locks::{Ordered, Rank};
 use super::{ServedDisk, Service};
 use crate::handover::letters::LeftUse;
@@ -282,9 +283,12 @@ impl Service {
         Some(Known { identity: identity_of(&found), stamp: Some(stamp_of(&found)), blocks: 1 << 32 })
     }
 
-    /// Which worker's part of the store has most of the image of these files, if any has.
-    pub(super) fn place_in_ssd(&self, files: Option<&ImageFiles>) -> Option<usize> {
-        let identity = identity_of(&files?.found()?);
+    /// Which worker's part of the store has most of an image, if any has.
+    pub(super) fn place_in_ssd(&self, image: &Opened) -> Option<usize> {
+        if !self.has_ssd() {
+            return None;
+        }
+        let identity = identity_of(&image.backend.files()?.found()?);
         let has = |worker: &Arc<WorkerHandle>| worker.call(move |w| w.core().ssd().map(|ssd| ssd.kept_of(&identity)));
         let kept = self.workers.iter().map(|worker| has(worker).ok().flatten().unwrap_or(0));
         let (blocks, n) = kept.zip(0..).max_by_key(|(blocks, n)| (*blocks, std::cmp::Reverse(*n)))?;

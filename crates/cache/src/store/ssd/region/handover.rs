@@ -131,20 +131,9 @@ impl<F: FaultInjection> Region<F> {
         let (blocks, generation, is_attached) = (from.u64()?, from.number()?, from.flag()?);
         let share = from.u64()?;
         let stamp = read_stamp(from)?;
-        self.owners[usize::from(number)] = Some(Owner {
-            identity,
-            tag: self.sums.tag(&identity),
-            blocks,
-            generation,
-            state: stamp.map_or(State::Dirty, State::Clean),
-            is_attached,
-            share: 0,
-            entries: 0,
-            open: None,
-            changing: Vec::new(),
-            dropping: Vec::new(),
-            stats: OwnerStats::default(),
-        });
+        let state = stamp.map_or(State::Dirty, State::Clean);
+        let owner = Owner::new(&self.sums, identity, blocks, generation, state);
+        self.owners[usize::from(number)] = Some(Owner { is_attached, ..owner });
         if is_attached {
             self.admitting.attach(number);
             self.set_share(number, share);

@@ -64,6 +64,26 @@ struct Owner {
     stats: OwnerStats,
 }
 
+impl Owner {
+    /// One without blocks, that nobody has attached.
+    fn new(sums: &Sums, identity: Identity, blocks: u64, generation: u64, state: State) -> Self {
+        Self {
+            identity,
+            tag: sums.tag(&identity),
+            blocks,
+            generation,
+            state,
+            is_attached: false,
+            share: 0,
+            entries: 0,
+            open: None,
+            changing: Vec::new(),
+            dropping: Vec::new(),
+            stats: OwnerStats::default(),
+        }
+    }
+}
+
 /// Bytes of the table of owners in memory.
 pub(super) fn owner_bytes() -> u64 {
     (OWNERS_MAX * size_of::<Option<Owner>>()) as u64
@@ -216,20 +236,8 @@ impl<F: FaultInjection> Region<F> {
         let generation = self.next_generation;
         self.next_generation += 1;
         self.admitting.attach(number as u16);
-        self.owners[number] = Some(Owner {
-            identity: known.identity,
-            tag: self.sums.tag(&known.identity),
-            blocks: known.blocks,
-            generation,
-            state: State::Dirty,
-            is_attached: true,
-            share: 0,
-            entries: 0,
-            open: None,
-            changing: Vec::new(),
-            dropping: Vec::new(),
-            stats: OwnerStats::default(),
-        });
+        let owner = Owner::new(&self.sums, known.identity, known.blocks, generation, State::Dirty);
+        self.owners[number] = Some(Owner { is_attached: true, ..owner });
         Ok((number as u16, kept))
     }
 

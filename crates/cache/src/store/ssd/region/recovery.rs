@@ -8,7 +8,7 @@
 //! attached. In doubt it is dropped.
 
 use super::super::format::{
-    BLOCK, Header, Layout, NO_BLOCK, NoHeader, SEGMENTS_AT, TABLE_BYTES, TABLES_AT, Table, VERSION,
+    BLOCK, Header, Layout, NO_BLOCK, NoHeader, Record, SEGMENTS_AT, TABLE_BYTES, TABLES_AT, Table, VERSION,
 };
 use super::*;
 use crate::fault_injection::Bug;
@@ -232,20 +232,9 @@ impl<F: FaultInjection> Region<F> {
         for record in &table.records {
             let Some(stamp) = record.clean else { continue };
             recovered.owners += 1;
-            self.owners[usize::from(record.number)] = Some(Owner {
-                identity: record.identity,
-                tag: self.sums.tag(&record.identity),
-                blocks: record.blocks,
-                generation: record.generation,
-                state: State::Clean(stamp),
-                is_attached: false,
-                share: 0,
-                entries: 0,
-                open: None,
-                changing: Vec::new(),
-                dropping: Vec::new(),
-                stats: OwnerStats::default(),
-            });
+            let Record { identity, blocks, generation, .. } = *record;
+            let owner = Owner::new(&self.sums, identity, blocks, generation, State::Clean(stamp));
+            self.owners[usize::from(record.number)] = Some(owner);
         }
     }
 
