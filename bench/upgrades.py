@@ -37,7 +37,13 @@ def options() -> argparse.Namespace:
     p.add_argument("--program", default=peers.UNDERCROFT, help="the undercroft to measure (target/release)")
     p.add_argument("--driver", default=str(Path(peers.UNDERCROFT).with_name("undercroft-driver")), help="its driver")
     p.add_argument("--scratch", type=Path, default=Path("/var/tmp"), help="where there is room for it (/var/tmp)")
-    return p.parse_args()
+    a = p.parse_args()
+    for program in (a.program, a.driver):
+        if not os.access(program, os.X_OK):
+            p.error(f"{program} cannot be run: `make bench-upgrades` builds it")
+    if not a.scratch.is_dir():
+        p.error(f"--scratch: {a.scratch} is no folder")
+    return a
 
 
 class Daemon:
