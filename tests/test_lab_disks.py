@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -506,3 +508,32 @@ def test_disks_of_a_guest_are_of_one_virtual_machine(tmp_path, monkeypatch):
     vms = text.split("[[vm]]")[1:]
     assert len(vms) == 2 and all(vm.count("[[vm.disk]]") == 2 for vm in vms)
     assert '"guest-2"' in vms[1] and "/2.raw" in vms[1] and "/3.raw" in vms[1]
+
+
+# --- The control socket of a guest's QEMU
+
+
+def test_an_event_before_qemus_greeting_is_not_taken_for_it(tmp_path):
+    """QEMU 7.2 sends whoever connects the events that come before it has greeted him (5 of 300 connections beside a
+    guest that is stopped and goes on); and one that ends is said to have."""
+    state = '{"return": {"status": "running"}}'
+    said = ['{"event": "RESUME"}', '{"QMP": {}}', '{"event": "STOP"}', '{"return": {}}', state]
+    guest = SimpleNamespace(name="g", control_dir=tmp_path, log=tmp_path / "log")
+    guest.log.write_text("no memory\n")
+    with socket.socket(socket.AF_UNIX) as qemu:
+        qemu.bind(str(tmp_path / "qmp"))
+        qemu.listen()
+
+        def speak():
+            control, _ = qemu.accept()
+            control.sendall("".join(f"{line}\n" for line in said).encode())
+            control.shutdown(socket.SHUT_WR)
+            kept.append(control)
+
+        kept = []
+        threading.Thread(target=speak, daemon=True).start()
+        with guests.Guest._control(guest, 10) as ask:
+            assert ask("query-status") == {"status": "running"}
+            with pytest.raises(Stopped, match="QEMU closed its control socket: no memory"):
+                ask("query-status")
+        kept[0].close()

@@ -218,16 +218,21 @@ class Guest:
             control.connect(str(self.control_dir / "qmp"))
             answers = control.makefile()
 
+            def answer():
+                # Events come between, and even before the greeting: QEMU holds them back only from who was greeted.
+                while line := answers.readline():
+                    if "event" not in (said := json.loads(line)):
+                        return said
+                raise Stopped(f"{self.name}: QEMU closed its control socket: {process.tail(self.log)}")
+
             def ask(command, **arguments):
                 control.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
-                # Events come between.
-                while "event" in (answer := json.loads(answers.readline())):
-                    pass
-                if "error" in answer:
-                    raise Stopped(f"{self.name}: {command}: {answer['error']['desc']}")
-                return answer["return"]
+                said = answer()
+                if "error" in said:
+                    raise Stopped(f"{self.name}: {command}: {said['error']['desc']}")
+                return said["return"]
 
-            answers.readline()  # the greeting
+            answer()  # the greeting
             ask("qmp_capabilities")
             yield ask
 
