@@ -9,6 +9,7 @@ use super::super::bytes::{Reader, Writer};
 use super::super::handover::{read_stamp, write_stamp};
 use super::*;
 use crate::fault_injection::Bug;
+use crate::limits::SSD_MISMATCHES_MAX;
 
 /// What stands for the reasons why a device is out of service, from 1 on.
 const REASONS: [OutOfService; 5] =
@@ -106,6 +107,9 @@ impl<F: FaultInjection> Region<F> {
         [admitted, cleaning, summaries, tables].iter().all(|n| *n < BYTES_END).then_some(())?;
         region.written = Written { admitted, cleaning, summaries, tables };
         (region.mismatches, region.now) = (from.u64()?, from.u64()?);
+        // As many as that take a device out of service.
+        let most = if region.service.is_some() { BYTES_END } else { SSD_MISMATCHES_MAX };
+        (region.mismatches < most).then_some(())?;
         region.quiet_budget.set_left(from.u64()? as i64);
         let (has_budget, left) = (from.flag()?, from.u64()? as i64);
         region.admitting.go_on_from(region.now, has_budget.then_some(left));
