@@ -154,7 +154,24 @@ def test_a_range_can_be_read_into_the_cache(serve, scratch):
         os.setxattr(path, "user.undercroft.willneed", b"all of it")
     with raises(errno.EOPNOTSUPP):
         os.setxattr(path, "user.other", b"1")
-    assert os.listxattr(path) == []
+
+
+def test_its_hint_is_an_attribute(serve, scratch):
+    """`user.undercroft.hint` tells the disk's hint, however it was set, and whoever may write to the file sets it."""
+    daemon, path, _ = one(serve, scratch, {"hint": '"random"'})
+    name = "user.undercroft.hint"
+    assert os.listxattr(path) == [name] and os.getxattr(path, name) == b"random"
+    os.setxattr(path, name, b"sequential\n")
+    until(lambda: os.getxattr(path, name) == b"sequential", "it is set")
+    assert "hint sequential" in daemon.call("set", "a", "--weight", 100).stdout
+    assert f"by a program at the file {path}: " in daemon.log(), "who did it is said"
+    daemon.call("set", "a", "--hint", "noreuse")
+    assert os.getxattr(path, name) == b"noreuse"
+    with raises(errno.EINVAL):
+        os.setxattr(path, name, b"sometimes")
+    with raises(errno.ENODATA):
+        os.getxattr(path, "user.undercroft.willneed")
+    assert os.getxattr(path, name) == b"noreuse"
 
 
 @pytest.mark.parametrize("engine", ["libaio", "io_uring", "psync"])

@@ -47,6 +47,8 @@ pub enum Caller {
     Metrics,
     /// A signal.
     Signal,
+    /// A program that may write to the file which a disk is.
+    File(PathBuf),
 }
 
 impl fmt::Display for Caller {
@@ -59,6 +61,7 @@ impl fmt::Display for Caller {
             }
             Self::Metrics => f.write_str("a client of metrics"),
             Self::Signal => f.write_str("a signal"),
+            Self::File(path) => write!(f, "a program at the file {}", path.display()),
         }
     }
 }

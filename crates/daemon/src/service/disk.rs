@@ -3,13 +3,13 @@
 //! Owns the order of attaching and detaching. Never touches the data path. Invariant: a disk is reachable for guests
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
+use super::file_hints::file_hint;
 use super::images::ImageFile;
 use super::left_files::{LeftFiles, keeper, origin};
 use super::residence::{self, Residence};
 use super::ssd::Gone;
 use super::warming::Round;
 use super::{Service, ServiceError};
-use crate::handover::letters::Origin;
 use crate::worker::{self, DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,8 @@ pub(super) struct Ways<'a> {
     pub(super) budget: &'a Arc<Budget>,
     /// Files that a process before has left.
     pub(super) left: &'a LeftFiles,
+    /// Set when another hint is asked for through a file.
+    pub(super) hints_asked: &'a Arc<AtomicBool>,
     /// Below it, directories of files are made that are missing.
     pub(super) runtime_dir: PathBuf,
 }
@@ -246,10 +248,10 @@ impl ServedDisk {
             return Ok(());
         }
         let fuse = |source| ServiceError::Fuse { disk: self.info.name.clone(), source };
-        let options = file_options(origin(plan), access, ways);
+        let options = file_options(plan, access, ways);
         *file = ways.left.go_on(self, path, &options).map_err(fuse)?;
         if file.is_none() && !ways.left.is_watched() {
-            *file = Some(self.mount_file(path, origin(plan), access, ways)?);
+            *file = Some(self.mount_file(path, plan, access, ways)?);
         }
         Ok(())
     }
@@ -258,7 +260,7 @@ impl ServedDisk {
     pub(super) fn mount_file(
         &self,
         path: &Path,
-        origin: Origin,
+        plan: &DiskPlan,
         access: undercroft_config::SocketAccess,
         ways: &Ways<'_>,
     ) -> Result<FuseServer, ServiceError> {
@@ -266,7 +268,7 @@ impl ServedDisk {
             // It may be gone since the last boot. If it cannot be made, the server says that it is missing.
             let _ = std::fs::create_dir_all(dir);
         }
-        FuseServer::start(path, &self.info, self.host.clone(), file_options(origin, access, ways))
+        FuseServer::start(path, &self.info, self.host.clone(), file_options(plan, access, ways))
             .map_err(|source| ServiceError::Fuse { disk: self.info.name.clone(), source })
     }
 
@@ -461,12 +463,13 @@ impl ServedDisk {
     }
 }
 
-fn file_options(origin: Origin, access: undercroft_config::SocketAccess, ways: &Ways<'_>) -> FuseOptions {
+fn file_options(plan: &DiskPlan, access: undercroft_config::SocketAccess, ways: &Ways<'_>) -> FuseOptions {
     FuseOptions {
         access: socket_access(access),
         budget: Arc::clone(ways.budget),
         limits: FileLimits::default(),
-        keeper: keeper(origin),
+        keeper: keeper(origin(plan)),
+        hint: file_hint(plan, ways.hints_asked),
     }
 }
 

@@ -4,7 +4,6 @@
 //! Invariant: a change is done as a whole or not at all: what was mounted for one that fails is unmounted again.
 
 use super::disk::ServedDisk;
-use super::left_files::origin;
 use super::reload::log_changes;
 use super::{Service, ServiceError};
 use crate::http::Caller;
@@ -68,7 +67,7 @@ impl Service {
         if stays {
             return Ok(None);
         }
-        let make = |path| disk.mount_file(path, origin(wanted), plan.daemon.disk_access, &self.ways());
+        let make = |path| disk.mount_file(path, wanted, plan.daemon.disk_access, &self.ways());
         let new = wanted.file.as_deref().map(make).transpose()?;
         Ok(Some(Filing { disk, new }))
     }

@@ -70,6 +70,7 @@ impl Service {
     pub(super) fn adopt(&self, plan: impl Into<Arc<ServePlan>>) {
         *super::write(&self.plan) = plan.into();
         self.limit_disks();
+        self.tell_file_hints();
     }
 
     /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part

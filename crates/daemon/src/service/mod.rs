@@ -10,6 +10,7 @@ mod disk;
 mod division;
 mod error;
 mod exports;
+mod file_hints;
 mod files;
 mod going;
 mod images;
@@ -43,6 +44,7 @@ use disk::Unserved;
 use locks::Ordered;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -86,6 +88,8 @@ pub(crate) struct Service {
     successor: leaving::Successor,
     /// Files that a process before has left.
     left_files: left_files::LeftFiles,
+    /// Set when another hint is asked for through a file.
+    hints_asked: Arc<AtomicBool>,
     workers: Vec<Arc<WorkerHandle>>,
     /// The workers of disks that have not come yet, in the process before.
     places: Mutex<HashMap<String, usize>>,
@@ -124,6 +128,7 @@ impl Service {
             room: &self.guest_room,
             budget: &self.nbd_budget,
             left: &self.left_files,
+            hints_asked: &self.hints_asked,
             runtime_dir: self.plan().daemon.runtime_dir.clone(),
         }
     }

@@ -62,6 +62,7 @@ impl Service {
                 if service.wait(STEP) {
                     return;
                 }
+                service.follow_file_hints();
                 service.step_shares();
             }
         })?;

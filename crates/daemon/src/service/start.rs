@@ -145,6 +145,7 @@ impl Service {
             content_key: core.content_key,
             successor: super::leaving::Successor::default(),
             left_files: LeftFiles::default(),
+            hints_asked: Arc::default(),
             workers,
             places: Mutex::default(),
             disks: RwLock::default(),

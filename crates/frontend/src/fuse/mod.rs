@@ -6,6 +6,7 @@
 //! bounded; nothing that the kernel sends causes a panic.
 
 pub mod device;
+mod hint;
 mod outbox;
 pub mod passing;
 pub mod port;
@@ -13,6 +14,7 @@ pub mod rules;
 mod server;
 pub mod wire;
 
+pub use hint::FileHint;
 pub use passing::{FileKeeper, FileState, KeptFile};
 pub use port::{FileLimits, FusePort, Owner};
 pub use server::{FuseError, FuseOptions, FuseServer};

@@ -110,9 +110,10 @@ impl FuseServer {
         if let Some(why) = why_not(&state, device.as_fd(), info, &options) {
             return Err(FuseError::NotTaken { path: state.path, why });
         }
+        let hint = options.hint.clone();
         let waits = Some(Waiting { device, info: info.clone(), options });
         let (mounted, closed) = (Mounted::of_another(&state), Closed::default());
-        Ok(FuseServer { host, port: u32::MAX, closed, mounted, state, kept, waits })
+        Ok(FuseServer { host, port: u32::MAX, closed, mounted, state, kept, waits, hint })
     }
 
     /// Begins to serve a file that was taken over.

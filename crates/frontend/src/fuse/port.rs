@@ -11,6 +11,7 @@ mod rest;
 use self::incoming::Stop;
 pub use self::rest::FileTimes;
 use super::device::Device;
+use super::hint::FileHint;
 use super::outbox::{Outbox, Sent};
 use super::rules::{FileRules, NewAttributes, TRANSFER_BYTES_MAX, errno, may_set};
 use super::wire::{Attributes, HEAD_BYTES, Small, Stamp, set};
@@ -125,6 +126,8 @@ pub struct NewFile<D: Device> {
     pub account: Option<Arc<Account>>,
     /// Its times, if another process has served it before.
     pub times: Option<FileTimes>,
+    /// The disk's hint, as an extended attribute.
+    pub hint: Arc<FileHint>,
 }
 
 /// A disk as a file.
@@ -166,6 +169,7 @@ pub struct FusePort<D: Device, F: PortFaults = NoPortFaults> {
     attributes: Attributes,
     /// Something was written since the times were told last.
     written: bool,
+    hint: Arc<FileHint>,
     faults: PhantomData<F>,
 }
 
@@ -224,6 +228,7 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
                 changed: times.changed,
             },
             written: false,
+            hint: new.hint,
             faults: PhantomData,
         }
     }

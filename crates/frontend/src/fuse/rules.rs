@@ -16,6 +16,8 @@ pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
 pub const BODY_BYTES_MAX: usize = 512;
 /// The extended attribute by which a range is read into the cache: `OFFSET LENGTH` in bytes.
 pub const WILLNEED: &[u8] = b"user.undercroft.willneed";
+/// The extended attribute that is the disk's hint: its name.
+pub const HINT: &[u8] = b"user.undercroft.hint";
 
 const _: () = assert!(TRANSFER_BYTES_MAX <= REQUEST_BYTES_MAX as usize);
 
@@ -39,6 +41,8 @@ pub mod errno {
     pub const EROFS: i32 = 30;
     /// Not implemented: the kernel asks no more.
     pub const ENOSYS: i32 = 38;
+    /// More than there is room for.
+    pub const ERANGE: i32 = 34;
     /// No such extended attribute.
     pub const ENODATA: i32 = 61;
     /// Another version of the protocol.
@@ -66,6 +70,31 @@ pub struct NewAttributes {
     pub uid: u32,
     /// The group.
     pub gid: u32,
+}
+
+/// A word of a few bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    bytes: [u8; WORD_BYTES],
+    len: u8,
+}
+
+/// Bytes of a [`Word`] at most.
+const WORD_BYTES: usize = 16;
+
+impl Word {
+    /// `None` for longer ones. The line end that a shell's `echo` writes is no part of it.
+    fn new(word: &[u8]) -> Option<Word> {
+        let word = word.trim_ascii_end();
+        let mut bytes = [0; WORD_BYTES];
+        bytes.get_mut(..word.len())?.copy_from_slice(word);
+        Some(Word { bytes, len: word.len() as u8 })
+    }
+
+    /// What it is.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
 }
 
 /// What is done about a request.
@@ -114,6 +143,10 @@ pub enum FileVerdict {
         /// Bytes, at least one.
         len: u64,
     },
+    /// Have the disk get the hint of this name.
+    AskHint(Word),
+    /// Tell the disk's hint, for which there is room for so many bytes; 0 asks how many it has.
+    TellHint(u32),
     /// Agreed.
     Init(Agreement),
     /// Say which version we speak.
@@ -126,7 +159,8 @@ pub enum FileVerdict {
     Open,
     /// Tell of the file system.
     FileSystem,
-    /// The list of extended attributes, which is empty, for which there is room for so many bytes.
+    /// The list of extended attributes that have a value, for which there is room for so many bytes; 0 asks how long
+    /// it is.
     List(u32),
     /// So many bytes were written, without anything to write.
     Written(u32),
@@ -184,7 +218,7 @@ impl FileRules {
             opcode::FALLOCATE => self.allocate(body),
             opcode::LSEEK => self.seek(body),
             opcode::SETXATTR => self.set_extended(body),
-            opcode::GETXATTR => Some(FileVerdict::Refuse(errno::ENODATA)),
+            opcode::GETXATTR => get_extended(body),
             opcode::LISTXATTR => Fields(body).u32().map(FileVerdict::List),
             // Among them INTERRUPT: what was asked of a disk is answered soon, and cannot be taken back.
             _ => Some(FileVerdict::Refuse(errno::ENOSYS)),
@@ -305,6 +339,9 @@ impl FileRules {
         let (len, _flags) = (f.u32()? as usize, f.u32()?);
         let end = f.0.iter().position(|&b| b == 0)?;
         let (name, value) = (&f.0[..end], f.0.get(end + 1..)?.get(..len));
+        if name == HINT {
+            return Word::new(value?).map(FileVerdict::AskHint);
+        }
         if name != WILLNEED {
             return Some(FileVerdict::Refuse(errno::EOPNOTSUPP));
         }
@@ -314,6 +351,13 @@ impl FileRules {
             len => FileVerdict::Warm { offset, len },
         })
     }
+}
+
+fn get_extended(body: &[u8]) -> Option<FileVerdict> {
+    let mut f = Fields(body);
+    let (room, _) = (f.u32()?, f.u32()?);
+    let end = f.0.iter().position(|&b| b == 0)?;
+    Some(if f.0[..end] == *HINT { FileVerdict::TellHint(room) } else { FileVerdict::Refuse(errno::ENODATA) })
 }
 
 /// `OFFSET LENGTH` in bytes.

@@ -6,6 +6,7 @@
 //! was left to the next (`passing`), or is not taken over yet.
 
 use super::device::{Closed, FuseDevice};
+use super::hint::FileHint;
 use super::passing::{FileKeeper, FileState, KeptFile};
 use super::port::{FileLimits, FileTimes, FusePort, NewFile, Owner};
 use super::rules::{FileRules, TRANSFER_BYTES_MAX};
@@ -116,6 +117,8 @@ pub struct FuseOptions {
     pub limits: FileLimits,
     /// Who keeps its descriptor for the next process, if somebody does.
     pub keeper: Option<Arc<dyn FileKeeper>>,
+    /// The disk's hint, which the file has as an extended attribute.
+    pub hint: Arc<FileHint>,
 }
 
 /// A mount, and the file below it.
@@ -185,6 +188,8 @@ pub struct FuseServer {
     pub(super) kept: Option<Arc<dyn KeptFile>>,
     /// It was taken over, and this process has not begun.
     pub(super) waits: Option<Waiting>,
+    /// What it says of the disk's hint.
+    pub(super) hint: Arc<FileHint>,
 }
 
 impl FuseServer {
@@ -219,6 +224,7 @@ impl FuseServer {
             rest: None,
         };
         let kept = options.keeper.as_ref().and_then(|keeper| keeper.keep(device.as_fd(), &state));
+        let hint = options.hint.clone();
         let made = port_of(path, info, options, device, kept.clone(), None);
         let port = made.map(|(make, closed)| (host.attach(make), closed)).and_then(|port| match port {
             (u32::MAX, _) => Err(FuseError::NoWorker(path.to_owned())),
@@ -226,12 +232,17 @@ impl FuseServer {
         });
         let (port, closed) = port.inspect_err(|_| kept.iter().for_each(|kept| kept.forget()))?;
         tracing::info!(disk = info.name, "the disk is the file {}", path.display());
-        Ok(FuseServer { host, port, closed, mounted, state, kept, waits: None })
+        Ok(FuseServer { host, port, closed, mounted, state, kept, waits: None, hint })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.mounted.path
+    }
+
+    /// The disk's hint, as its extended attribute.
+    pub fn hint(&self) -> &FileHint {
+        &self.hint
     }
 
     /// Whether the mount is there still: somebody may have unmounted it.
@@ -292,9 +303,9 @@ pub(super) fn port_of(
         gid: options.access.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
     };
     let rules = FileRules::new(&info.geometry, options.limits.requests_max);
-    let (disk, limits, path) = (info.disk, options.limits, path.display().to_string());
+    let (disk, limits, path, hint) = (info.disk, options.limits, path.display().to_string(), options.hint);
     let make = move |port| {
-        let new = NewFile { port, disk, rules, owner, limits, path, device, account, times };
+        let new = NewFile { port, disk, rules, owner, limits, path, device, account, times, hint };
         AnyPort::plain(FusePort::new(new))
     };
     Ok((Box::new(make), closed))

@@ -4,7 +4,7 @@
 //! wants an answer gets exactly one, in a form that the kernel takes, of the length that it must have; memory stays
 //! within its bound.
 
-use super::messages::{Reply, allocate, attribute, init, is_answered, message, receive, reply, seek, transfer};
+use super::messages::{Reply, allocate, attribute, init, is_answered, message, receive, reply, seek, transfer, wanted};
 use crate::faults::Switched;
 use crate::nbd::exercise::{ByteDisk, geometry};
 use rustix::io::Errno;
@@ -13,9 +13,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use undercroft_cache::{DiskId, Geometry, IoError, Request};
 use undercroft_frontend::Port;
+use undercroft_frontend::fuse::FileHint;
 use undercroft_frontend::fuse::device::Device;
 use undercroft_frontend::fuse::port::{FileLimits, FusePort, NewFile, Owner};
-use undercroft_frontend::fuse::rules::{FileRules, TRANSFER_BYTES_MAX, WILLNEED};
+use undercroft_frontend::fuse::rules::{FileRules, HINT, TRANSFER_BYTES_MAX, WILLNEED};
 use undercroft_frontend::fuse::wire::{Fields, HEAD_BYTES, HEADER_BYTES, ROOT, opcode};
 use undercroft_frontend::turns::SEND_BYTES;
 
@@ -84,6 +85,9 @@ impl Device for ByteDevice {
     }
 }
 
+/// The hints that its disk may have.
+const HINTS: [&str; 2] = ["random", "willneed"];
+
 /// A port, its disk, and the kernel's end.
 pub struct FileRun {
     /// The port.
@@ -92,6 +96,8 @@ pub struct FileRun {
     pub disk: ByteDisk,
     /// The kernel's end.
     pub device: ByteDevice,
+    /// What its file says of the disk's hint.
+    pub hint: Arc<FileHint>,
     rules: FileRules,
     limits: FileLimits,
     waiting: Vec<(Request, Result<(), IoError>)>,
@@ -103,6 +109,7 @@ impl FileRun {
     pub fn new(geometry: &Geometry, limits: FileLimits, order: u64) -> FileRun {
         let device = ByteDevice::default();
         let rules = FileRules::new(geometry, limits.requests_max);
+        let hint = Arc::new(FileHint::new(HINTS.to_vec(), Arc::default()));
         let port = FusePort::with_faults(NewFile {
             port: 7,
             disk: DiskId(3),
@@ -113,12 +120,13 @@ impl FileRun {
             device: device.clone(),
             account: None,
             times: None,
+            hint: hint.clone(),
         });
         // Made once: there are thousands of runs.
         static BYTES: OnceLock<ByteDisk> = OnceLock::new();
         let mut disk = BYTES.get_or_init(|| ByteDisk::new(DISK_BYTES_MAX)).clone();
         disk.bytes.truncate(rules.size_bytes as usize);
-        FileRun { port, disk, device, rules, limits, waiting: Vec::new(), random: order | 1 }
+        FileRun { port, disk, device, hint, rules, limits, waiting: Vec::new(), random: order | 1 }
     }
 
     fn dice(&mut self, sides: usize) -> usize {
@@ -264,6 +272,8 @@ fn sensible(kind: u8, [a, b, c]: [u8; 3], unique: u64) -> Vec<u8> {
         11 => (opcode::SETATTR, [u32::from(a), 0].iter().flat_map(|n| n.to_ne_bytes()).chain([b; 80]).collect()),
         12 => (opcode::FSYNC, vec![0; 16]),
         13 => (opcode::OPEN, u32::from(b).to_ne_bytes().repeat(2)),
+        14 if b & 1 == 0 => (opcode::SETXATTR, attribute(HINT, HINTS[usize::from(a) % HINTS.len()].as_bytes())),
+        14 => (opcode::GETXATTR, wanted(HINT, u32::from(c))),
         _ => (u32::from(b), vec![c; usize::from(a)]),
     };
     message(code, unique, if b == 255 { 2 } else { ROOT }, &body)
@@ -292,7 +302,13 @@ fn check(run: &FileRun, message: &[u8], reply: &Reply) {
         opcode::GETATTR | opcode::SETATTR => assert_eq!(reply.body.len(), 104),
         opcode::OPEN => assert_eq!(reply.body.len(), 16),
         opcode::STATFS => assert_eq!(reply.body.len(), 80),
-        opcode::LISTXATTR => assert!(reply.body.is_empty() || reply.body == [0; 8]),
+        opcode::LISTXATTR => {
+            assert!(reply.body == b"user.undercroft.hint\0" || reply.body == [21, 0, 0, 0, 0, 0, 0, 0])
+        }
+        opcode::GETXATTR => {
+            let now = run.hint.now();
+            assert!(reply.body == now.as_bytes() || reply.body == [now.len() as u8, 0, 0, 0, 0, 0, 0, 0]);
+        }
         _ => assert!(reply.body.is_empty()),
     }
 }

@@ -68,6 +68,14 @@ pub(crate) fn attribute(name: &[u8], value: &[u8]) -> Vec<u8> {
     b
 }
 
+/// The body of GETXATTR, with room for so many bytes.
+pub(crate) fn wanted(name: &[u8], room: u32) -> Vec<u8> {
+    let mut b = [room.to_ne_bytes(), [0; 4]].concat();
+    b.extend(name);
+    b.push(0);
+    b
+}
+
 /// The body of INIT.
 pub(crate) fn init(major: u32, minor: u32, flags: u32) -> Vec<u8> {
     let mut b = major.to_ne_bytes().to_vec();

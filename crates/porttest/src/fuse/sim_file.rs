@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
+use undercroft_frontend::fuse::FileHint;
 use undercroft_frontend::fuse::device::Device;
 use undercroft_frontend::fuse::port::{FileLimits, FileTimes, FusePort, NewFile, Owner};
 use undercroft_frontend::fuse::rules::{FileRules, WILLNEED, errno};
@@ -289,6 +290,7 @@ fn port_on(
         device,
         account: None,
         times,
+        hint: Arc::new(FileHint::new(vec!["normal"], Arc::default())),
     });
     (port, limits)
 }

@@ -21,6 +21,7 @@ const USES: &[(&str, &str, &str)] = &[
     ("crates/config/src/pools.rs", "hint", "a disk with a hint keeps its blocks apart"),
     ("crates/config/src/shares.rs", "hint", "what a share may grow to depends on it"),
     ("crates/daemon/src/service/division.rs", "hint", "`shares` shows it"),
+    ("crates/daemon/src/service/file_hints.rs", "hint", "a file has it as an extended attribute"),
     ("crates/daemon/src/service/mod.rs", "readahead_bytes", "what it takes comes out of the share"),
     ("crates/daemon/src/service/record.rs", "readahead_bytes", "a replay reads ahead as far"),
     ("crates/daemon/src/service/record.rs", "exclusive", "a recording says whose cache it saw"),

@@ -4,7 +4,7 @@
 //! message for which there is no room stays where it was received, and no other is received meanwhile.
 
 use super::super::device::Device;
-use super::super::rules::{BODY_BYTES_MAX, FileVerdict, TRANSFER_BYTES_MAX, errno};
+use super::super::rules::{BODY_BYTES_MAX, FileVerdict, HINT, TRANSFER_BYTES_MAX, errno};
 use super::super::wire::{self, HEAD_BYTES, HEADER_BYTES, Header, Small, opened};
 use super::{FusePort, SEEK_STEP, Slot, Task, WARM_STEP};
 use crate::buffers::{Buffer, HEADROOM};
@@ -173,8 +173,13 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
             FileVerdict::Open => Small::EMPTY.u64(0).u32(OPENED).u32(0),
             FileVerdict::FileSystem => wire::file_system(self.rules.size_bytes),
             FileVerdict::Written(len) => Small::EMPTY.u32(len).u32(0),
-            // Asked how long the list is, or for the list.
-            FileVerdict::List(0) => Small::EMPTY.u32(0).u32(0),
+            FileVerdict::AskHint(word) if !self.hint.ask(word.bytes()) => {
+                return self.outbox.error(unique, errno::EINVAL, None);
+            }
+            FileVerdict::TellHint(_) | FileVerdict::List(_) => match told(verdict, self.hint.now()) {
+                Ok(small) => small,
+                Err(error) => return self.outbox.error(unique, error, None),
+            },
             _ => Small::EMPTY,
         };
         self.outbox.small(unique, small);
@@ -229,6 +234,21 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
             None => self.outbox.error(unique, errno::ENXIO, None),
         }
         true
+    }
+}
+
+/// The disk's hint, or the list of extended attributes, which that is alone on; or its length, if that is asked for.
+fn told(asked: FileVerdict, hint: &str) -> Result<Small, i32> {
+    let (value, end, room) = match asked {
+        FileVerdict::List(room) => (HINT, &[0][..], room),
+        FileVerdict::TellHint(room) => (hint.as_bytes(), &[][..], room),
+        _ => return Ok(Small::EMPTY),
+    };
+    let len = (value.len() + end.len()) as u32;
+    match room {
+        0 => Ok(Small::EMPTY.u32(len).u32(0)),
+        room if room < len => Err(errno::ERANGE),
+        _ => Ok(Small::EMPTY.put(value).put(end)),
     }
 }
 

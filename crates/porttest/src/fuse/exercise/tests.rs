@@ -2,13 +2,13 @@
 //!
 //! Owns no state. Invariant: what is asserted here the kernel relies on.
 
-use super::super::messages::{allocate, attribute, init, message, reply, seek, transfer};
+use super::super::messages::{allocate, attribute, init, message, reply, seek, transfer, wanted};
 use super::{FileRun, fuzz_messages};
 use crate::nbd::exercise::geometry;
 use undercroft_cache::{Extent, IoError, Op};
 use undercroft_frontend::Port;
 use undercroft_frontend::fuse::port::FileLimits;
-use undercroft_frontend::fuse::rules::{TRANSFER_BYTES_MAX, WILLNEED, errno};
+use undercroft_frontend::fuse::rules::{HINT, TRANSFER_BYTES_MAX, WILLNEED, errno};
 use undercroft_frontend::fuse::wire::{
     ASKED_AGAIN, Fields, O_DSYNC, ROOT, SEEK_DATA, SEEK_HOLE, ability, opcode, opened, set,
 };
@@ -210,6 +210,31 @@ fn a_range_is_read_into_the_cache_in_steps() {
     }
     assert_eq!(run.ask(opcode::SETXATTR, &attribute(b"user.x", b"1")).error, errno::EOPNOTSUPP);
     assert_eq!(run.ask(opcode::SETXATTR, b"1234").error, errno::EINVAL);
+}
+
+#[test]
+fn the_hint_of_its_disk_is_told_and_another_asked_for() {
+    let mut run = run();
+    let room = |room: u32| room.to_ne_bytes().to_vec();
+    let length = |n: u32| [n.to_ne_bytes(), [0; 4]].concat();
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(HINT, 100)).body, b"random");
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(HINT, 6)).body, b"random");
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(HINT, 0)).body, length(6));
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(HINT, 5)).error, errno::ERANGE);
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(WILLNEED, 100)).error, errno::ENODATA);
+    assert_eq!(run.ask(opcode::GETXATTR, &room(100)).error, errno::EINVAL);
+    assert_eq!(run.ask(opcode::LISTXATTR, &length(0)).body, length(21));
+    assert_eq!(run.ask(opcode::LISTXATTR, &length(20)).error, errno::ERANGE);
+    assert_eq!(run.ask(opcode::LISTXATTR, &length(21)).body, b"user.undercroft.hint\0");
+    for value in [&b""[..], b"Random", b"sequential 1", b"\xff", b"willneed\0"] {
+        assert_eq!(run.ask(opcode::SETXATTR, &attribute(HINT, value)).error, errno::EINVAL, "{value:?}");
+    }
+    assert_eq!(run.hint.take_asked(), None);
+    assert_eq!(run.ask(opcode::SETXATTR, &attribute(HINT, b"willneed\n")).error, 0);
+    assert_eq!(run.hint.take_asked(), Some("willneed"));
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(HINT, 100)).body, b"random", "until it is set");
+    run.hint.set("willneed");
+    assert_eq!(run.ask(opcode::GETXATTR, &wanted(HINT, 100)).body, b"willneed");
 }
 
 /// One at a time: its answer leaves before the kernel is asked whether there is more.
