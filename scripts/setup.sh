@@ -60,7 +60,7 @@ test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file sys
 test             dmsetup              encrypts a disk in a guest, in the tests
 test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
-demo,kernel      xz-utils             unpacks a kernel's source, which guests in the laboratory read
+test,demo,kernel xz-utils             unpacks a kernel's source, which guests in the laboratory read, and modules of a newer one
 kernel           linux-source         the kernel's source that the laboratory on shares compiles (140 MB)
 kernel           flex                 a kernel's build needs it to read its configuration
 kernel           bison                a kernel's build needs it to read its configuration

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the guests' kernel and user space under build/guest: experiments/guest/build.sh [--tools | --libraries]
+# Makes the guests' kernel and user space under build/guest: experiments/guest/build.sh [--tools | --backports | --libraries]
 #
 #   vmlinuz      Debian's cloud kernel, fetched by `apt-get download` (nothing is installed)
 #   initramfs    busybox, the virtio modules, init and the workload program: all a demo guest is
@@ -8,6 +8,7 @@
 #   slowdisk.so  what it loads into nbdkit to make a disk slow (--libraries: these two, and nothing else)
 #   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
 #   initramfs-crypt  (--tools) initramfs, and dmsetup and the modules that encrypt a disk, for tests
+#   vmlinuz-backports, initramfs-backports  (--backports) the newer kernel of Debian's backports, which has ublk, and its modules
 #
 # Only what is missing or older than its source is made again; once made, it needs no network.
 set -euo pipefail
@@ -34,6 +35,23 @@ stale() {
     return 1
 }
 
+# What is unpacked of a package of Debian's kernel in the folder $1: vmlinuz, and the modules $2... (.ko, whatever they are packed with).
+unpack() {
+    local folder=$1 module found
+    dpkg-deb -x "$folder"/linux-image-*.deb "$folder/unpacked"
+    mkdir -p "$folder/modules"
+    for module in "${@:2}"; do
+        found=$(find "$folder/unpacked/lib/modules" -name "$module.ko" -o -name "$module.ko.xz")
+        case $found in
+        '') stop "$(basename "$folder"/linux-image-*.deb) has no module $module" ;;
+        *.xz) xz -dc "$found" >"$folder/modules/$module.ko" ;;
+        *) cp "$found" "$folder/modules/" ;;
+        esac
+    done
+    cp "$folder"/unpacked/boot/vmlinuz-* "$folder/vmlinuz"
+    rm -rf "$folder/unpacked" "$folder"/linux-image-*.deb
+}
+
 for library in iolog slowdisk; do
     if stale $library.so "$here/$library.c"; then
         gcc -O2 -Wall -Wextra -shared -fPIC -o $library.so.new "$here/$library.c" || stop "gcc could not compile $library.c"
@@ -57,16 +75,8 @@ if [ ! -e vmlinuz ] || [ -z "$complete" ]; then
     rm -rf kernel && mkdir kernel
     (cd kernel && apt-get -q -o APT::Sandbox::User="$(id -un)" download "$package" >download.log 2>&1) ||
         stop "apt-get download $package failed: $(tail -n 1 kernel/download.log)"
-    dpkg-deb -x kernel/linux-image-*.deb kernel/unpacked
-    mkdir -p kernel/modules
-    for module in "${modules[@]}" "${crypt_modules[@]}"; do
-        found=$(find kernel/unpacked/lib/modules -name "$module.ko")
-        [ -n "$found" ] || stop "$package has no module $module"
-        cp "$found" kernel/modules/
-    done
-    cp kernel/unpacked/boot/vmlinuz-* vmlinuz.new
-    rm -rf kernel/unpacked kernel/linux-image-*.deb
-    mv vmlinuz.new vmlinuz
+    unpack kernel "${modules[@]}" "${crypt_modules[@]}"
+    mv kernel/vmlinuz vmlinuz
 fi
 
 if stale workload "$here/workload.c"; then
@@ -117,4 +127,31 @@ if [ "${1:-}" = --tools ] && stale initramfs-crypt initramfs; then
     rm -rf root-crypt && mkdir -p root-crypt/lib/modules
     for module in "${crypt_modules[@]}"; do cp "kernel/modules/$module.ko" root-crypt/lib/modules/; done
     with_programs crypt dmsetup
+fi
+
+# Of the newer kernel, those of init's modules that it has not built in, and the driver of ublk, which tests load.
+backports_modules=(virtio_blk ublk_drv)
+if [ "${1:-}" = --backports ] && { [ ! -e vmlinuz-backports ] || stale initramfs-backports initramfs "$here/build.sh"; }; then
+    rm -rf backports && mkdir -p backports/lists/partial backports/cache/archives/partial
+    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s\n' \
+        'http://deb.debian.org/debian bookworm-backports main' >backports/sources.list
+    apt=(-q -o "Dir::Etc::sourcelist=$out/backports/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$out/backports/lists" -o "Dir::Cache=$out/backports/cache" -o "APT::Sandbox::User=$(id -un)")
+    apt-get "${apt[@]}" update >backports/update.log 2>&1 ||
+        stop "the index of bookworm-backports cannot be had: $(tail -n 1 backports/update.log)"
+    package=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
+    [ -n "$package" ] || stop "bookworm-backports has no linux-image-cloud-amd64"
+    echo "guest: fetching $package (34 MB; it is unpacked here, not installed)"
+    (cd backports && apt-get "${apt[@]}" download "$package" >download.log 2>&1) ||
+        stop "apt-get download $package failed: $(tail -n 1 backports/download.log)"
+    rm -rf backports/lists backports/cache
+    unpack backports "${backports_modules[@]}"
+    rm -rf root-backports && mkdir -p root-backports/bin root-backports/lib/modules
+    cp /bin/busybox root-backports/bin/busybox
+    for module in "${backports_modules[@]}"; do cp "backports/modules/$module.ko" root-backports/lib/modules/; done
+    install -m 755 "$here/init" root-backports/init
+    pack root-backports >initramfs-backports.new
+    rm -rf root-backports
+    mv backports/vmlinuz vmlinuz-backports
+    mv initramfs-backports.new initramfs-backports
 fi

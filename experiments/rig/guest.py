@@ -23,11 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "guest"
 
 
-def build(tools=False, *, is_guest=True):
+def build(tools=False, *, is_guest=True, backports=False):
     """Makes kernel and initramfs if they are missing or old; with `tools`, those with mkfs.ext4, e2fsck and fio, and
-    with dm-crypt, too. Without guests, only what makes a disk slow and what logs transfers."""
+    with dm-crypt, too; with `backports`, the newer kernel, which has ublk. Without guests, only what makes a disk slow
+    and what logs transfers."""
     script = ROOT / "experiments" / "guest" / "build.sh"
-    option = ["--tools"] if tools else [] if is_guest else ["--libraries"]
+    option = ["--tools"] if tools else ["--backports"] if backports else [] if is_guest else ["--libraries"]
     done = subprocess.run([script, *option], stdin=subprocess.DEVNULL)
     if done.returncode:
         raise Stopped("the guest could not be built (the line above says why)")
@@ -62,14 +63,14 @@ class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
     folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. With `reboots` a
     reboot, or a panic, does not end QEMU; with `balloons` it has a balloon, with `grows` room for more memory; with
-    `migrates` it can be sent to another one, which was made with `incoming`, the socket that it comes over. `check` is
-    called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk any more, for
-    which a guest would wait for ever."""
+    `migrates` it can be sent to another one, which was made with `incoming`, the socket that it comes over. `kernel` is
+    one of those that `build` makes, with the `initramfs` of its own. `check` is called every second while the guest is
+    waited for: it raises `Stopped` if nobody serves the disk any more, for which a guest would wait for ever."""
 
     def __init__(
         self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
         check=lambda: None, private=False, reboots=False, balloons=False, grows=False,
-        migrates=False, incoming=None,
+        migrates=False, incoming=None, kernel="vmlinuz",
     ):  # fmt: skip
         self.name = name
         self.check = check
@@ -91,7 +92,7 @@ class Guest:
             "-object", f"{backend},id=ram,size={ram},share={'off' if private else 'on'},prealloc=on",
             "-nodefaults", "-no-user-config", "-display", "none", *([] if reboots else ["-no-reboot"]),
             "-serial", f"file:{self.console}", "-serial", "stdio",
-            "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,
+            "-kernel", BUILT / kernel, "-initrd", BUILT / initramfs,
             # Under emulation on a busy host the kernel's check that the timer ticks can fail, which it takes for a
             # broken board.
             "-append", f"console=ttyS0 quiet panic=-1 no_timer_check {append}".rstrip(),

@@ -11,13 +11,16 @@ import time
 
 LENGTHS = [512, 4096, 4097, 16384, 65536, 300_000]
 LONGEST = 1 << 20
+SECTOR = 512
 
 
 class FileLoad:
-    """Threads that read and write, each in a part of its own of the first `size` bytes, all of them zeroes."""
+    """Threads that read and write, each in a part of its own of the first `size` bytes, all of them zeroes. With
+    `direct`, past the page cache, in sectors."""
 
-    def __init__(self, path, size, threads=4, seed=1):
-        self.fd = os.open(path, os.O_RDWR)
+    def __init__(self, path, size, threads=4, seed=1, direct=False):
+        self.fd = os.open(path, os.O_RDWR | (os.O_DIRECT if direct else 0))
+        self.unit = SECTOR if direct else 1
         self.size, self.copy = size, bytearray(size)
         self.done, self.errors, self.over, self.longest = [0] * threads, [], False, 0.0
         parts = [(n * (size // threads), size // threads) for n in range(threads)]
@@ -39,7 +42,8 @@ class FileLoad:
 
     def _one(self, begin, length, dice):
         many = LONGEST if dice.random() < 0.03 else dice.choice(LENGTHS)
-        at = begin + dice.randrange(length - many)
+        many -= many % self.unit
+        at = begin + dice.randrange(0, length - many, self.unit)
         throw = dice.random()
         if throw < 0.55:
             data = dice.randbytes(many)
@@ -49,7 +53,7 @@ class FileLoad:
             os.fsync(self.fd)
         elif throw < 0.6:
             # What is told of it comes over the same connection.
-            assert os.fstat(self.fd).st_size >= self.size
+            assert self.unit > 1 or os.fstat(self.fd).st_size >= self.size
         else:
             assert os.pread(self.fd, many, at) == self.copy[at : at + many], f"{many} bytes at {at}"
 

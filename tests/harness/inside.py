@@ -70,8 +70,8 @@ def _python(tree: Path) -> None:
             shutil.copy2(source, target)
 
 
-def make_image(folder: Path) -> Path:
-    """A raw image with ext4 in it that holds all that the tests need."""
+def make_image(folder: Path, programs: list[str]) -> Path:
+    """A raw image with ext4 in it that holds all that the tests need, these programs among it."""
     need("strip", "unshare")
     mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if not mkfs:
@@ -82,8 +82,9 @@ def make_image(folder: Path) -> Path:
         (tree / name).symlink_to(f"usr/{name}")
     for name in ("proc", "sys", "dev", "tmp", "run", "etc", "var/tmp"):
         (tree / name).mkdir(parents=True)
-    for name in PROGRAMS:
-        _place(tree, Path(shutil.which(name)), Path("/usr/bin") / name)
+    for name in PROGRAMS + programs:
+        found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+        _place(tree, Path(found), Path("/usr/bin") / name)
     _python(tree)
     here = tree / REPOSITORY.lstrip("/")
     for folder_of_ours in ("tests", "experiments/rig"):
@@ -101,10 +102,13 @@ def make_image(folder: Path) -> Path:
 class Inside:
     """A guest in which tests of this repository are run; what it mounts beside the usual is up to the caller."""
 
-    def __init__(self, folder: Path, accel: str, mounts: str):
+    def __init__(self, folder: Path, accel: str, mounts: str, *, programs=(), qemu=(), **of_guest):
+        """`programs` are in the image beside the usual, `qemu` are QEMU's further arguments, `of_guest` the guest's."""
         self.accel = accel
-        disk = ["-smp", "2", "-drive", f"file={make_image(folder)},format=raw,if=virtio,cache=unsafe"]
-        self.guest = Guest("inside", disk, folder, ram_mib=RAM_MIB, accel=accel, private=True, append="psi=1")
+        image = make_image(folder, list(programs))
+        disk = ["-smp", "2", "-drive", f"file={image},format=raw,if=virtio,cache=unsafe", *qemu]
+        more = {"ram_mib": RAM_MIB, "accel": accel, "private": True, "append": "psi=1"} | of_guest
+        self.guest = Guest("inside", disk, folder, **more)
         self.guest.wait_ready()
         self.guest.run(f"mount -t ext4 -o noatime /dev/vda {MOUNTED} && ip link set lo up")
         for kind in ("proc", "sysfs", "devtmpfs"):
