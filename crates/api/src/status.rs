@@ -274,6 +274,9 @@ pub struct DiskStatus {
     /// The file of the daemon's host that it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// The link on the daemon's host to the block device that it is; `frontends` has the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Who is connected.
     pub frontends: Vec<FrontendStatus>,
     /// Its part of the store.
@@ -400,6 +403,8 @@ pub enum FrontendKind {
     Nbd,
     /// A file of the daemon's host.
     Fuse,
+    /// A block device of the daemon's host.
+    Ublk,
 }
 
 /// A disk's part of the store.

@@ -57,8 +57,8 @@ impl Checker<'_> {
             self.error(at("nbd"), place, "nbd = true, but there is no NBD listener".into(), remedy);
         }
         if !is_reached && !nbd {
-            let remedy = "set vhost_user = true, nbd = true or fuse = \"PATH\"";
-            let error = "it has no vhost-user socket, no NBD export and no file".into();
+            let remedy = "set vhost_user = true, nbd = true, fuse = \"PATH\" or ublk = \"PATH\"";
+            let error = "it has no vhost-user socket, no NBD export, no file and no block device".into();
             self.error(at("vhost_user").or(at("name")), place, error, remedy);
         }
         nbd
@@ -188,18 +188,35 @@ impl Checker<'_> {
     /// The file that it becomes. Whether something is mounted there is seen when it is: a look would wait for whoever
     /// serves that.
     pub(crate) fn disk_file(&mut self, spec: &DiskSpec, place: &str, daemon: &DaemonPlan) -> Option<PathBuf> {
-        let line = spec.lines.get("fuse").copied();
-        let path = self.path(line, place, "fuse", spec.fuse.as_ref()?);
+        self.own_path(spec, place, daemon, ("fuse", "file"), spec.fuse.as_ref()?)
+    }
+
+    /// The link to the block device that it becomes.
+    pub(crate) fn disk_device(&mut self, spec: &DiskSpec, place: &str, daemon: &DaemonPlan) -> Option<PathBuf> {
+        self.own_path(spec, place, daemon, ("ublk", "link"), spec.ublk.as_ref()?)
+    }
+
+    /// A path that nothing else has: key, what it is, and its value.
+    fn own_path(
+        &mut self,
+        spec: &DiskSpec,
+        place: &str,
+        daemon: &DaemonPlan,
+        (key, what): (&str, &str),
+        value: &Path,
+    ) -> Option<PathBuf> {
+        let line = spec.lines.get(key).copied();
+        let path = self.path(line, place, key, value);
         if let Some((other, other_line)) = self.sockets.get(&path) {
             let on_line = other_line.map_or(String::new(), |l| format!(" (line {l})"));
-            let error = format!("the file {} is that of {other}{on_line} too", path.display());
-            self.error(line, place, error, "set fuse to a path of its own");
+            let error = format!("the {what} {} is that of {other}{on_line} too", path.display());
+            self.error(line, place, error, format!("set {key} to a path of its own"));
             return None;
         }
         self.sockets.insert(path.clone(), (place.to_string(), line));
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() && !path.starts_with(&daemon.runtime_dir) {
-            let error = format!("the directory of the file {} does not exist", path.display());
+            let error = format!("the directory of the {what} {} does not exist", path.display());
             self.error(line, place, error, format!("make it with `mkdir -p {}`", parent.display()));
         }
         Some(path)

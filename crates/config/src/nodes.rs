@@ -87,6 +87,8 @@ pub struct DiskPlan {
     pub nbd: bool,
     /// The file of this host that it becomes.
     pub file: Option<PathBuf>,
+    /// The link to the block device of this host that it becomes.
+    pub device: Option<PathBuf>,
     /// Whether `file` was said by hand while it was served.
     pub file_by_hand: bool,
     /// Whether it stays when a file is read again that does not name it.
@@ -182,6 +184,7 @@ impl DiskPlan {
             socket: None,
             nbd: false,
             file: None,
+            device: None,
             file_by_hand: false,
             kept: false,
             policy: keys::POLICY_DEFAULT,
@@ -262,6 +265,7 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, socket, socket, |s| word_or(s.as_ref().map(|s| s.display()), "none")),
     field!(DiskPlan, nbd, nbd, bool::to_string),
     field!(DiskPlan, fuse, file, |f| word_or(f.as_ref().map(|f| f.display()), "none")),
+    field!(DiskPlan, ublk, device, |d| word_or(d.as_ref().map(|d| d.display()), "none")),
     field!(DiskPlan, policy, own_policy, |p| word_or(*p, "inherit")),
     Field {
         key: "size",
@@ -296,7 +300,9 @@ impl Checker<'_> {
         let image = self.image(spec, place, spec.read_only.unwrap_or(false));
         let socket = self.disk_socket(spec, place, &name, daemon);
         let file = self.disk_file(spec, place, daemon);
-        let nbd = self.export(spec, place, socket.is_some() || file.is_some(), has_nbd);
+        let device = self.disk_device(spec, place, daemon);
+        let is_reached = socket.is_some() || file.is_some() || device.is_some();
+        let nbd = self.export(spec, place, is_reached, has_nbd);
         self.size(spec, place, memory_bytes);
         let queues = self.bounded(at("queues"), place, "queues", spec.queues, 1, keys::QUEUES_MAX.into());
         let settings = self.disk_settings(spec, place, daemon.poll);
@@ -317,6 +323,7 @@ impl Checker<'_> {
             socket,
             nbd,
             file,
+            device,
             kept: spec.keep,
             container: self.container(at("container"), place, spec),
             write_allocate: spec.write_allocate.unwrap_or(true),

@@ -121,11 +121,11 @@ impl ServePlan {
     /// # Errors
     /// `Invalid` if it cannot be there, or another has it; `Conflict` if nobody would reach the disk any more.
     pub(crate) fn file_by_hand(&self, disk: &DiskPlan, spec: &DiskSpec) -> Result<Option<PathBuf>, ControlError> {
-        if spec.fuse.is_none() && disk.socket.is_none() && !disk.nbd {
+        if spec.fuse.is_none() && disk.socket.is_none() && disk.device.is_none() && !disk.nbd {
             let name = &disk.name;
             return Err(ControlError::new(
                 ControlErrorKind::Conflict,
-                format!("disk \"{name}\" would have no vhost-user socket, no NBD export and no file"),
+                format!("disk \"{name}\" would have no vhost-user socket, no NBD export, no file and no block device"),
                 format!("`undercroft detach {name}` takes the disk away"),
             ));
         }
@@ -153,7 +153,7 @@ impl ServePlan {
         for (disk, i) in self.disks.iter().zip(0..) {
             resolver.names.insert(disk.name.clone(), None);
             resolver.taken.insert(i, None);
-            for path in disk.socket.iter().chain(&disk.file) {
+            for path in disk.socket.iter().chain(&disk.file).chain(&disk.device) {
                 resolver.sockets.insert(path.clone(), (format!("disk \"{}\"", disk.name), None));
             }
         }

@@ -356,6 +356,10 @@ written! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>)]
         pub fuse: Option<PathBuf>,
+        /// Path of the link to the block device of this host that it becomes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        pub ublk: Option<PathBuf>,
         /// Replacement policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub policy: Option<String>,

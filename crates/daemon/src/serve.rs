@@ -110,7 +110,8 @@ fn start(plan: ServePlan) -> Result<Running, ServeError> {
     // The control socket first: it keeps a second daemon of the same configuration away.
     let listeners = ControlListeners::bind(&plan.daemon)?;
     let passable = listeners.passable(&plan.daemon).map_err(ServeError::TakeOver)?;
-    if plan.disks.iter().flat_map(|d| d.socket.iter().chain(&d.file)).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
+    let mut places = plan.disks.iter().flat_map(|d| d.socket.iter().chain(&d.file).chain(&d.device));
+    if places.any(|place| place.starts_with(&plan.daemon.runtime_dir)) {
         prepare_runtime_dir(&plan.daemon.runtime_dir)?;
     }
     let service = Service::start(plan).map_err(ServeError::Start)?;

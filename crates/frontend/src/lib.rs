@@ -13,6 +13,7 @@ pub mod fuse;
 pub mod nbd;
 pub mod socket;
 pub mod turns;
+pub mod ublk;
 pub mod vhost;
 
 use std::fs::File;
@@ -227,6 +228,8 @@ pub enum Protocol {
     Nbd,
     /// A file of the host (FUSE).
     Fuse,
+    /// A block device of the host (ublk).
+    Ublk,
 }
 
 /// What a descriptor of a port is watched for.

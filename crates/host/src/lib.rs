@@ -34,6 +34,7 @@ pub mod shared_memory;
 pub mod spare;
 pub mod sums;
 pub mod thread_pool;
+pub mod ublk;
 pub mod wait;
 
 pub use aligned_buffer::{ALIGNED_BYTES, ALIGNED_WORDS, AlignedBuffer};

@@ -12,5 +12,6 @@ pub mod fuse;
 pub mod nbd;
 mod shadow;
 pub mod sim;
+pub mod ublk;
 pub mod vhost;
 pub mod work;

@@ -246,6 +246,15 @@ pub const DISK: Section = Section {
              It has the owner of the daemon, and group and mode as `daemon.disk_group` says. Its size does not change."
         ),
         key!(
+            "ublk",
+            Path,
+            "none",
+            "a path that is not there",
+            Attach,
+            "Makes the disk a block device of this host, `/dev/ublkbN`, to which a symbolic link at this path leads. \
+             It needs Linux 6.5 with the driver `ublk_drv`, and the daemon as root."
+        ),
+        key!(
             "policy",
             Text,
             "its container's, or its VM's, or `s3-fifo`",

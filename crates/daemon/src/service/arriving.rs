@@ -224,6 +224,7 @@ impl Arrival {
             }
         }
         service.begin_files();
+        service.begin_devices();
         Ok(())
     }
 }

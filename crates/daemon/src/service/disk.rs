@@ -1,4 +1,4 @@
-//! One served disk: its image, its place on a worker, its vhost-user socket, its file.
+//! One served disk: its image, its place on a worker, its vhost-user socket, its file, its block device.
 //!
 //! Owns the order of attaching and detaching. Never touches the data path. Invariant: a disk is reachable for guests
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
@@ -27,6 +27,7 @@ use undercroft_frontend::DiskInfo;
 use undercroft_frontend::budget::Budget;
 use undercroft_frontend::fuse::{FileLimits, FuseOptions, FuseServer};
 use undercroft_frontend::socket::SocketPermissions;
+use undercroft_frontend::ublk::UblkServer;
 use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
 use undercroft_host::IoBuf;
 use undercroft_hostmem::pressure::GuestRoom;
@@ -50,6 +51,7 @@ pub struct ServedDisk {
     layer: Option<LayerId>,
     vhost: Mutex<Option<VhostServer>>,
     file: Mutex<Option<FuseServer>>,
+    pub(super) device: Mutex<Option<UblkServer>>,
     detaching: AtomicBool,
     /// The file that its image was opened from, if it is one.
     image_file: Option<ImageFile>,
@@ -207,6 +209,7 @@ impl ServedDisk {
             layer,
             vhost: Mutex::new(None),
             file: Mutex::new(None),
+            device: Mutex::new(None),
             detaching: AtomicBool::new(false),
             image_file: file,
             files: Mutex::new(files),
@@ -222,7 +225,7 @@ impl ServedDisk {
         Ok(served)
     }
 
-    /// Opens the vhost-user socket, if the plan has one, and makes it a file, if it is to be one.
+    /// Opens the vhost-user socket, if the plan has one, and makes it a file and a block device, if it is to be one.
     pub(super) fn listen(
         &self,
         plan: &DiskPlan,
@@ -232,7 +235,8 @@ impl ServedDisk {
         if let Some(socket) = &plan.socket {
             self.listen_vhost(plan, socket, access, ways)?;
         }
-        self.make_file(plan, access, ways)
+        self.make_file(plan, access, ways)?;
+        self.make_device(plan, ways)
     }
 
     /// Makes it a file, if it is to be one, is none yet, and its image is open: else it is made when that is opened.
@@ -417,6 +421,8 @@ impl ServedDisk {
     pub(super) fn detach(&self) -> Option<Going> {
         self.detaching.store(true, Ordering::Relaxed);
         residence::give_up(self);
+        // While requests are served: what the page cache holds of it comes yet.
+        self.end_device();
         let name = self.info.name.clone();
         let service = self.told_when_gone.get().cloned();
         let gone = self.life.map(|life| Gone { worker: self.worker_number, life, files: self.take_files() });

@@ -7,6 +7,7 @@ use undercroft_backend::OpenError;
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_frontend::fuse::FuseError;
 use undercroft_frontend::nbd::NbdError;
+use undercroft_frontend::ublk::UblkError;
 use undercroft_frontend::vhost::VhostError;
 
 /// Why the daemon cannot serve something.
@@ -43,6 +44,14 @@ pub enum ServiceError {
         disk: String,
         /// Why.
         source: FuseError,
+    },
+    /// It cannot be a block device.
+    #[error("disk \"{disk}\": {source}")]
+    Ublk {
+        /// Which disk.
+        disk: String,
+        /// Why.
+        source: UblkError,
     },
     /// An NBD listener cannot be had.
     #[error("NBD listener {listen}: {source}")]

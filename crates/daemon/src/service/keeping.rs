@@ -31,7 +31,10 @@ impl Service {
         if disks.iter().any(|d| !d.residence().is_open()) {
             return false;
         }
-        disks.iter().for_each(|d| d.end_file());
+        disks.iter().for_each(|d| {
+            d.end_file();
+            d.end_device();
+        });
         let mut rest = Rest::default();
         if let Err(e) = self.come_to_rest(&mut rest) {
             tracing::warn!("what is cached does not stay: {e}");

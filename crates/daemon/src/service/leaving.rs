@@ -215,6 +215,7 @@ impl Service {
             d.lent = lent.map_err(|e| io::Error::other(format!("disk \"{name}\": {e}")))?;
         }
         self.rest_files(&self.disks(), give_up)?;
+        self.rest_devices(&self.disks(), give_up)?;
         rest.snapshot.memory_bytes = self.plan().disks_bytes();
         rest.snapshot.workers = self.workers.len() as u64;
         for n in 0..self.workers.len() {
@@ -311,6 +312,7 @@ impl Service {
                 vhost.take_back(lent);
             }
             disk.file().iter().for_each(|file| file.rest(false));
+            disk.device().iter().for_each(|device| device.rest(false));
         }
         let mut running = self.running.lock();
         running.nbd.iter().for_each(|server| server.pause(false));

@@ -6,6 +6,7 @@
 
 mod api;
 mod arriving;
+mod devices;
 mod disk;
 mod division;
 mod error;
@@ -197,7 +198,7 @@ impl Service {
             let Some(planned) = plan.find(name) else { continue };
             match &planned.socket {
                 Some(socket) => tracing::info!(disk = name, "guests connect at {}", socket.display()),
-                None if planned.file.is_some() => {}
+                None if planned.file.is_some() || planned.device.is_some() => {}
                 None => tracing::info!(disk = name, "no vhost-user socket, NBD alone"),
             }
         }
@@ -255,6 +256,7 @@ impl Service {
         std::thread::scope(|s| nbd.into_iter().for_each(|server| _ = s.spawn(|| server.stop())));
         if change.is_some() {
             self.leave_files();
+            self.leave_devices();
         }
         if change.is_some() && self.leave_to_the_next_start() {
             return;

@@ -198,12 +198,15 @@ fn follow(service: &Weak<Service>, disk: &Arc<ServedDisk>, mut runs: bool) {
     }
 }
 
-/// Makes it a file again, if it is to be one: there is none while its image is not open.
+/// Makes it a file and a block device again, if it is to be one: there is none while its image is not open.
 fn show_file(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) {
     let Some(service) = service.upgrade() else { return };
     let access = service.plan().daemon.disk_access;
     if let Err(e) = disk.make_file(plan, access, &service.ways()) {
         tracing::error!("its guest is served, but it is no file: {e}");
+    }
+    if let Err(e) = disk.make_device(plan, &service.ways()) {
+        tracing::error!("its guest is served, but it is no block device: {e}");
     }
 }
 
@@ -290,6 +293,7 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let worker = &disk.host().worker;
     let mut say_at = Instant::now() + CLOSE_WAIT;
     disk.end_file();
+    disk.end_device();
     // They would keep the image locked.
     drop(disk.take_files());
     let _ = worker.wait_for(move |w| {

@@ -180,6 +180,7 @@ pub(crate) fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
         socket: plan.socket.as_ref().map(|s| s.display().to_string()),
         nbd: plan.nbd,
         file: plan.file.as_ref().map(|f| f.display().to_string()),
+        device: plan.device.as_ref().map(|d| d.display().to_string()),
         frontends: Vec::new(),
         cache: cache_status(plan.policy, plan.share_bytes, &stats),
         exclusive: ExclusiveStatus::default(),

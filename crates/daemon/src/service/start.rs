@@ -62,6 +62,7 @@ impl Service {
         service.left_files.take_in(left_files);
         service.serve(images, arrival.as_mut())?;
         service.expect_disks();
+        service.expect_devices();
         Ok(service)
     }
 

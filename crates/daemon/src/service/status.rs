@@ -21,6 +21,7 @@ fn frontend_status(p: Peer) -> FrontendStatus {
         Protocol::VhostUser => FrontendKind::VhostUser,
         Protocol::Nbd => FrontendKind::Nbd,
         Protocol::Fuse => FrontendKind::Fuse,
+        Protocol::Ublk => FrontendKind::Ublk,
     };
     FrontendStatus { kind, peer: p.name }
 }
@@ -76,6 +77,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
         socket: plan.socket.as_ref().map(|s| s.display().to_string()),
         nbd: plan.nbd,
         file: plan.file.as_ref().map(|f| f.display().to_string()),
+        device: plan.device.as_ref().map(|d| d.display().to_string()),
         frontends: report.peers.iter().cloned().map(frontend_status).collect(),
         cache: CacheStatus {
             pool: pool_names(disk, report, names),

@@ -114,8 +114,9 @@ impl Worker {
 
     /// Closes connections of NBD clients of the disk.
     pub(crate) fn shut_clients(&mut self, id: DiskId) {
+        let is_local = |protocol| matches!(protocol, Protocol::Fuse | Protocol::Ublk);
         let is_client =
-            |port: &AnyPort| port.memory().is_none() && port.peer().is_none_or(|peer| peer.protocol != Protocol::Fuse);
+            |port: &AnyPort| port.memory().is_none() && port.peer().is_none_or(|peer| !is_local(peer.protocol));
         for (n, slot) in self.ports.iter_mut().enumerate() {
             if let Some(slot) = slot.as_mut().filter(|s| s.disk == id && is_client(&s.port)) {
                 slot.port.shut();

@@ -35,6 +35,8 @@ struct Disk<'a> {
     socket: Option<&'a Path>,
     nbd: bool,
     file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a Path>,
     policy: &'static str,
     share_bytes: u64,
     poll: Time,
@@ -170,6 +172,7 @@ fn of_plan(disk: &config::DiskPlan) -> Disk<'_> {
         socket: disk.socket.as_deref(),
         nbd: disk.nbd,
         file: disk.file.as_deref(),
+        device: disk.device.as_deref(),
         policy: disk.policy.name(),
         share_bytes: disk.share_bytes,
         poll: disk.poll.into(),

@@ -58,6 +58,9 @@ pub struct AttachDiskArgs {
     /// Make it a file of this host: a path that is not there, or an empty file
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, group = "elsewhere")]
     pub fuse: Option<std::path::PathBuf>,
+    /// Make it a block device of this host: a path for a link to it (Linux 6.5 with ublk_drv, as root)
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, group = "elsewhere")]
+    pub ublk: Option<std::path::PathBuf>,
     /// Keep it when the daemon reloads a file that does not name it
     #[arg(long)]
     pub keep: bool,
@@ -134,6 +137,7 @@ fn spec(args: &AttachDiskArgs) -> DiskSpec {
         vhost_user: args.no_vhost_user.then_some(false),
         nbd: args.nbd.then_some(true),
         fuse: args.fuse.as_ref().map(|f| std::path::absolute(f).unwrap_or_else(|_| f.clone())),
+        ublk: args.ublk.as_ref().map(|d| std::path::absolute(d).unwrap_or_else(|_| d.clone())),
         policy: args.policy.clone(),
         size: args.size,
         weight: args.weight,
@@ -173,6 +177,9 @@ fn attached(disk: &DiskStatus) -> String {
     }
     if let Some(file) = &disk.file {
         text += &format!("file: {file}\n");
+    }
+    if let Some(device) = &disk.device {
+        text += &format!("block device: {device}\n");
     }
     text + &format!("to attach it to a guest: undercroft attach-args {name}\n")
 }

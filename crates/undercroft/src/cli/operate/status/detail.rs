@@ -26,6 +26,7 @@ fn identity(d: &DiskStatus) -> Vec<Row> {
         ("NBD export", if d.nbd { d.name.clone() } else { "no".into() }),
     ];
     rows.extend(d.file.iter().map(|f| ("file", f.clone())));
+    rows.extend(d.device.iter().map(|d| ("block device", d.clone())));
     rows.extend(d.frontends.iter().map(|f| ("client", f.peer.clone())));
     rows
 }
