@@ -8,7 +8,8 @@
 #   slowdisk.so  what it loads into nbdkit to make a disk slow (--libraries: these two, and nothing else)
 #   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
 #   initramfs-crypt  (--tools) initramfs, and dmsetup and the modules that encrypt a disk, for tests
-#   vmlinuz-backports, initramfs-backports  (--backports) the newer kernel of Debian's backports, which has ublk, and its modules
+#   vmlinuz-backports, initramfs-backports, qemu-backports  (--backports) the newer kernel of Debian's backports, which has ublk, its
+#                modules, and the QEMU of backports: Debian 12's own emulates wrongly what that kernel needs
 #
 # Only what is missing or older than its source is made again; once made, it needs no network.
 set -euo pipefail
@@ -141,10 +142,16 @@ if [ "${1:-}" = --backports ] && { [ ! -e vmlinuz-backports ] || stale initramfs
         stop "the index of bookworm-backports cannot be had: $(tail -n 1 backports/update.log)"
     package=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
     [ -n "$package" ] || stop "bookworm-backports has no linux-image-cloud-amd64"
-    echo "guest: fetching $package (34 MB; it is unpacked here, not installed)"
-    (cd backports && apt-get "${apt[@]}" download "$package" >download.log 2>&1) ||
-        stop "apt-get download $package failed: $(tail -n 1 backports/download.log)"
-    rm -rf backports/lists backports/cache
+    packages=("$package" qemu-system-x86 qemu-system-data seabios)
+    echo "guest: fetching ${packages[*]} of bookworm-backports (46 MB; they are unpacked here, not installed)"
+    (cd backports && apt-get "${apt[@]}" download "${packages[@]}" >download.log 2>&1) ||
+        stop "apt-get download ${packages[*]} failed: $(tail -n 1 backports/download.log)"
+    rm -rf backports/lists backports/cache qemu-backports
+    for package in "${packages[@]:1}"; do dpkg-deb -x "backports/$package"_*.deb qemu-backports; done
+    rm -f backports/qemu-*.deb backports/seabios*.deb
+    # Its libraries are those of the QEMU that is installed.
+    qemu-backports/usr/bin/qemu-system-x86_64 --version >/dev/null ||
+        stop "the QEMU of backports does not run here: run 'scripts/setup.sh test'"
     unpack backports "${backports_modules[@]}"
     rm -rf root-backports && mkdir -p root-backports/bin root-backports/lib/modules
     cp /bin/busybox root-backports/bin/busybox

@@ -102,11 +102,11 @@ def make_image(folder: Path, programs: list[str]) -> Path:
 class Inside:
     """A guest in which tests of this repository are run; what it mounts beside the usual is up to the caller."""
 
-    def __init__(self, folder: Path, accel: str, mounts: str, *, programs=(), qemu=(), **of_guest):
-        """`programs` are in the image beside the usual, `qemu` are QEMU's further arguments, `of_guest` the guest's."""
+    def __init__(self, folder: Path, accel: str, mounts: str, *, programs=(), **of_guest):
+        """`programs` are in the image beside the usual, `of_guest` are further arguments of the guest."""
         self.accel = accel
         image = make_image(folder, list(programs))
-        disk = ["-smp", "2", "-drive", f"file={image},format=raw,if=virtio,cache=unsafe", *qemu]
+        disk = ["-smp", "2", "-drive", f"file={image},format=raw,if=virtio,cache=unsafe"]
         more = {"ram_mib": RAM_MIB, "accel": accel, "private": True, "append": "psi=1"} | of_guest
         self.guest = Guest("inside", disk, folder, **more)
         self.guest.wait_ready()

@@ -61,6 +61,7 @@ impl Memory {
             socket: plan.socket.as_ref().map(|s| s.display().to_string()),
             nbd: plan.nbd,
             file: plan.file.as_ref().map(|f| f.display().to_string()),
+            device: plan.device.as_ref().map(|d| d.display().to_string()),
             frontends: vec![],
             cache: shown::cache_status(plan.policy, plan.share_bytes, &stats),
             sharing: shown::sharing_status(Some(plan.trust.clone()), false, &stats),
