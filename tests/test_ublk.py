@@ -1,6 +1,6 @@
 """Disks as block devices of the host, with the real kernel: what programs and file systems see; how they come and go.
 
-This machine's kernel may have no ublk: tests/guest/test_ublk.py runs all of this in a guest whose kernel has.
+This machine's kernel may have no ublk: tests/guest/test_block_devices.py runs all of this in a guest whose kernel has.
 """
 
 import contextlib
