@@ -134,8 +134,10 @@ fi
 backports_modules=(virtio_blk ublk_drv)
 if [ "${1:-}" = --backports ] && { [ ! -e vmlinuz-backports ] || stale initramfs-backports initramfs "$here/build.sh"; }; then
     rm -rf backports && mkdir -p backports/lists/partial backports/cache/archives/partial
-    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s\n' \
-        'http://deb.debian.org/debian bookworm-backports main' >backports/sources.list
+    # From where this machine has its other packages: backports are beside them.
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 2>/dev/null | head -n 1)
+    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s bookworm-backports main\n' \
+        "${mirror:-http://deb.debian.org/debian}" >backports/sources.list
     apt=(-q -o "Dir::Etc::sourcelist=$out/backports/sources.list" -o Dir::Etc::sourceparts=/dev/null
         -o "Dir::State::lists=$out/backports/lists" -o "Dir::Cache=$out/backports/cache" -o "APT::Sandbox::User=$(id -un)")
     apt-get "${apt[@]}" update >backports/update.log 2>&1 ||
