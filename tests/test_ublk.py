@@ -60,7 +60,7 @@ def change(fd, dice, copy):
         over_range(fd, BLKZEROOUT, at, length)
         copy[at : at + length] = bytes(length)
     else:
-        assert os.pread(fd, length, at) == copy[at : at + length], f"{length} bytes at {at}"
+        images.same(os.pread(fd, length, at), copy[at : at + length], f"{length} bytes at {at}")
 
 
 def test_any_length_at_any_place_reach_the_image(serve, scratch):
@@ -75,12 +75,12 @@ def test_any_length_at_any_place_reach_the_image(serve, scratch):
     # Of a raw image a discarded range reads as zeroes.
     over_range(fd, BLKDISCARD, 4 << 20, 8 << 20)
     copy[4 << 20 : 12 << 20] = bytes(8 << 20)
-    assert os.pread(fd, 8 << 20, 4 << 20) == bytes(8 << 20)
+    images.same(os.pread(fd, 8 << 20, 4 << 20), bytes(8 << 20), "what was discarded")
     os.close(fd)
     told = daemon.disk("a")
     assert told["frontends"] == [{"kind": "ublk", "peer": "/dev/ublkb0"}] and told["device"] == str(link)
     daemon.stop()
-    assert image.read_bytes() == copy
+    images.same(image.read_bytes(), copy, "the image")
     assert devices() == [] and not link.is_symlink()
 
 
@@ -118,7 +118,7 @@ def test_a_read_only_disk_is_not_written(serve, scratch):
     """The kernel refuses writes, and what is there is read."""
     _, link, image = one(serve, scratch, {"read_only": "true"}, seed=3)
     assert said(link, "ro") == "1"
-    assert link.read_bytes() == image.read_bytes()
+    images.same(link.read_bytes(), image.read_bytes(), "the device")
     fd = os.open(link, os.O_RDWR | os.O_DIRECT)
     with pytest.raises(PermissionError):
         os.pwrite(fd, bytes(4096), 0)
@@ -134,7 +134,7 @@ def test_only_the_request_that_fails_fails(serve, scratch):
     for _ in range(3):
         with pytest.raises(OSError, match=f"Errno {errno.EIO}"):
             os.pread(fd, 4096, SIZE - 4096)
-        assert os.pread(fd, 1 << 20, 1 << 20) == want[1 << 20 : 2 << 20]
+        images.same(os.pread(fd, 1 << 20, 1 << 20), want[1 << 20 : 2 << 20], "what is there")
     os.close(fd)
     os.truncate(image, SIZE)
 
@@ -158,7 +158,7 @@ def test_a_killed_daemon_is_noticed_by_a_pause_only(serve, scratch):
     until(load.goes_on(), "the load goes on")
     load.finish()
     daemon.stop()
-    assert image.read_bytes()[:WORK] == bytes(load.copy)
+    images.same(image.read_bytes()[:WORK], load.copy, "the image")
 
 
 def test_what_waits_while_no_daemon_runs_is_done_by_the_next(serve, scratch):
@@ -198,7 +198,8 @@ def test_a_file_system_lives_on_over_a_killed_daemon(serve, scratch):
         run("umount", place)
     run("mount", "-t", "ext4", link, place)
     try:
-        assert (place / "before").read_bytes() == (place / "after").read_bytes() == data
+        for name in ("before", "after"):
+            images.same((place / name).read_bytes(), data, name)
     finally:
         run("umount", place)
     daemon.stop()
@@ -212,7 +213,7 @@ def test_what_the_page_cache_holds_comes_before_the_device_goes(serve, scratch):
         f.write(b"x" * (1 << 20))
         f.flush()
         daemon.stop()
-        assert image.read_bytes()[: 1 << 20] == b"x" * (1 << 20)
+        images.same(image.read_bytes()[: 1 << 20], b"x" * (1 << 20), "what was written")
         with contextlib.suppress(OSError):
             assert os.pread(f.fileno(), 4096, 16 << 20) == b"", "there is no device any more"
     assert not link.is_symlink()
@@ -231,7 +232,7 @@ def test_upgrades_under_load_are_not_noticed(scratch):
     until(load.goes_on(), "the load goes on")
     load.finish()
     daemon.stop()
-    assert image.read_bytes()[:WORK] == bytes(load.copy)
+    images.same(image.read_bytes()[:WORK], load.copy, "the image")
 
 
 def test_under_a_service_manager_a_stop_is_a_pause(scratch, manager):
@@ -258,7 +259,7 @@ def test_disks_come_and_go_while_others_are_used(serve, scratch):
     other = images.raw(scratch / "b.raw", SIZE, seed=5)
     daemon.call("attach", "b", other, "--no-vhost-user", "--ublk", scratch / "b.dev")
     assert devices() == ["ublkb0", "ublkb1"]
-    assert (scratch / "b.dev").read_bytes() == other.read_bytes()
+    images.same((scratch / "b.dev").read_bytes(), other.read_bytes(), "the device")
     daemon.call("detach", "b")
     assert devices() == ["ublkb0"] and not (scratch / "b.dev").is_symlink()
     daemon.call("attach", "b", other, "--no-vhost-user", "--ublk", scratch / "b.dev")

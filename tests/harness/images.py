@@ -57,3 +57,14 @@ def check_qcow2(path: Path) -> None:
     """The image must be consistent; clusters that are allocated but unused (after a crash) are harmless."""
     done = run("qemu-img", "check", "-f", "qcow2", path, check=False)
     assert done.returncode in (0, 3), f"qemu-img check: {done.stdout}{done.stderr}"
+
+
+def same(got: bytes, want: bytes, what: str) -> None:
+    """Asserts that many bytes are what they should be, and says where they first differ. What pytest makes of a failed
+    comparison of a few MiB takes minutes with `-v`, and an emulated guest never gets there."""
+    if got == want:
+        return
+    step = 4096
+    differs = (at for at in range(0, min(len(got), len(want)), step) if got[at : at + step] != want[at : at + step])
+    at = next(differs, min(len(got), len(want)))
+    raise AssertionError(f"{what}: {len(got)} bytes for {len(want)}, others in the {step} from {at} on")

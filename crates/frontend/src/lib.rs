@@ -11,6 +11,7 @@ pub mod faults;
 mod filled;
 pub mod fuse;
 pub mod nbd;
+mod reach;
 pub mod socket;
 pub mod turns;
 pub mod ublk;

@@ -8,6 +8,7 @@
 //! Nothing is told from process to process: the kernel keeps whose a device is, and who uses it waits meanwhile.
 
 use super::disk::{ServedDisk, Ways};
+use super::left_files::until_at_rest;
 use super::{Service, ServiceError};
 use crate::systemd;
 use std::io;
@@ -20,8 +21,6 @@ use undercroft_frontend::ublk::{self, DeviceLimits, Mark, UblkOptions, UblkServe
 const REST_WAIT: Duration = Duration::from_secs(2);
 /// How long disks may take that were attached by hand, until somebody attaches them again: who uses them waits.
 const ATTACH_WAIT: Duration = Duration::from_secs(15);
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(1);
 
 impl ServedDisk {
     /// Makes it a block device, if it is to be one, is none yet, and its image is open: else it is made when that is
@@ -62,16 +61,7 @@ impl Service {
     /// Has all devices come to rest; those that do not until `give_up` are an error.
     pub(super) fn rest_devices(&self, disks: &[Arc<ServedDisk>], give_up: Instant) -> io::Result<()> {
         disks.iter().for_each(|d| d.device().iter().for_each(|device| device.rest(true)));
-        for disk in disks {
-            while disk.device().as_ref().is_some_and(|device| !device.is_at_rest()) {
-                if Instant::now() >= give_up {
-                    let why = format!("disk \"{}\": requests of its block device are not answered", disk.info().name);
-                    return Err(io::Error::other(why));
-                }
-                std::thread::sleep(PAUSE);
-            }
-        }
-        Ok(())
+        until_at_rest(disks, give_up, "block device", |d| d.device().as_ref().is_none_or(UblkServer::is_at_rest))
     }
 
     /// Leaves the devices to the next start, if there is a service manager: it does not say whether it stops the daemon

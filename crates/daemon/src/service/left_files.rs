@@ -286,20 +286,30 @@ pub(super) fn origin(plan: &DiskPlan) -> Origin {
     Origin { by_hand: plan.file_by_hand, attached: plan.kept }
 }
 
+/// Waits until what each disk is for programs of the host is at rest.
+pub(super) fn until_at_rest(
+    disks: &[Arc<ServedDisk>],
+    give_up: Instant,
+    what: &str,
+    is_at_rest: impl Fn(&ServedDisk) -> bool,
+) -> io::Result<()> {
+    for disk in disks {
+        while !is_at_rest(disk) {
+            if Instant::now() >= give_up {
+                let why = format!("disk \"{}\": requests of its {what} are not answered", disk.info().name);
+                return Err(io::Error::other(why));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
 impl Service {
     /// Has all files come to rest; those that do not until `give_up` are an error.
     pub(super) fn rest_files(&self, disks: &[Arc<ServedDisk>], give_up: Instant) -> io::Result<()> {
         disks.iter().for_each(|d| d.file().iter().for_each(|file| file.rest(true)));
-        for disk in disks {
-            while disk.file().as_ref().is_some_and(|file| !file.is_at_rest()) {
-                if Instant::now() >= give_up {
-                    let why = format!("disk \"{}\": requests of its file are not answered", disk.info().name);
-                    return Err(io::Error::other(why));
-                }
-                std::thread::sleep(PAUSE);
-            }
-        }
-        Ok(())
+        until_at_rest(disks, give_up, "file", |disk| disk.file().as_ref().is_none_or(FuseServer::is_at_rest))
     }
 
     /// What another process needs to go on with all files, which are at rest, and with those that were left to this one

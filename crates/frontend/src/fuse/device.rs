@@ -4,11 +4,11 @@
 //! nobody keeps it for a next process, unless it was left to one.
 
 use super::passing::KeptFile;
+use crate::reach::Closed;
 use rustix::io::Errno;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_host::EventFd;
 
 /// What a port needs of it.
@@ -40,17 +40,6 @@ pub(super) struct FuseDevice {
     closed: Closed,
 }
 
-/// Whether a device is closed. Another port may have the number of its own then.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Closed(Arc<AtomicBool>);
-
-impl Closed {
-    /// Whether it is.
-    pub(super) fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 impl FuseDevice {
     /// Takes over a descriptor, which must be nonblocking.
     ///
@@ -61,13 +50,8 @@ impl FuseDevice {
     }
 
     /// What will tell that it is closed.
-    pub(super) fn closed(&self) -> Closed {
-        self.closed.clone()
-    }
-
-    /// Whether it is the one of which `closed` tells.
-    pub(super) fn is_that_of(&self, closed: &Closed) -> bool {
-        Arc::ptr_eq(&self.closed.0, &closed.0)
+    pub(super) fn closed(&self) -> &Closed {
+        &self.closed
     }
 
     /// The same descriptor once more, for another process.
@@ -106,7 +90,7 @@ impl Device for FuseDevice {
 
     fn close(&mut self) {
         self.fd = None;
-        self.closed.0.store(true, Ordering::Release);
+        self.closed.close();
         if let Some(kept) = self.kept.take() {
             kept.forget();
         }

@@ -9,19 +9,19 @@
 //! found in its record of requests under way: nobody was told that it was done, so that it may as well be done later,
 //! after others that came beside it.
 
-use super::device::{Closed, FuseDevice};
+use super::device::FuseDevice;
 use super::port::{FileTimes, FusePort};
 use super::rules::TRANSFER_BYTES_MAX;
 use super::server::{FuseError, FuseOptions, FuseServer, Mounted, Waiting, others, port_of};
 use super::wire;
-use crate::{DiskInfo, Port, PortHost};
+use crate::reach::{Closed, TellsClosed, with_port};
+use crate::{DiskInfo, PortHost};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use undercroft_host::fuse;
 
 /// What the next process has to know of a file, besides its descriptor. What else was agreed on with the kernel when it
@@ -94,6 +94,12 @@ pub fn take_away(state: &FileState) {
     drop(Mounted::found(state));
 }
 
+impl TellsClosed for FusePort<FuseDevice> {
+    fn closed(&mut self) -> &Closed {
+        self.device().closed()
+    }
+}
+
 impl FuseServer {
     /// Goes on with a file that another process has left, or leaves, once this one begins. Until then it is that one's.
     ///
@@ -148,17 +154,7 @@ impl FuseServer {
 
     /// Runs `f` on the worker with the port; `None` if that is gone.
     fn with<R: Send + 'static>(&self, f: impl FnOnce(&mut FusePort<FuseDevice>) -> R + Send + 'static) -> Option<R> {
-        let ((tx, rx), closed) = (channel(), self.closed.clone());
-        let on_port = Box::new(move |port: &mut dyn Port| {
-            // Another one may have its number by now.
-            if let Some(port) = port.as_any().downcast_mut::<FusePort<FuseDevice>>()
-                && port.device().is_that_of(&closed)
-            {
-                let _ = tx.send(f(port));
-            }
-        });
-        self.host.with(self.port, on_port);
-        rx.try_recv().ok()
+        with_port(&*self.host, self.port, &self.closed, f)
     }
 
     /// Comes to rest, or goes on. What is asked meanwhile waits in the kernel.

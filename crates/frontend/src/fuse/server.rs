@@ -5,12 +5,13 @@
 //! made; when a server is stopped or dropped, its file is no mount any more, unless it is another process's: one that
 //! was left to the next (`passing`), or is not taken over yet.
 
-use super::device::{Closed, FuseDevice};
+use super::device::FuseDevice;
 use super::hint::FileHint;
 use super::passing::{FileKeeper, FileState, KeptFile};
 use super::port::{FileLimits, FileTimes, FusePort, NewFile, Owner};
 use super::rules::{FileRules, TRANSFER_BYTES_MAX};
 use crate::budget::Budget;
+use crate::reach::{Closed, detach_port};
 use crate::socket::SocketPermissions;
 use crate::{AnyPort, DiskInfo, MakePort, PortHost};
 use rustix::io::Errno;
@@ -271,10 +272,8 @@ impl FuseServer {
     pub fn stop(self) {
         // Nobody opens it any more; who has it open is answered until the port is gone.
         drop(self.mounted);
-        // One that somebody has unmounted is gone by itself, and its number may be another port's.
-        if !self.closed.is_closed() {
-            self.host.detach(self.port);
-        }
+        // One that somebody has unmounted is gone by itself.
+        detach_port(&*self.host, self.port, &self.closed);
     }
 }
 
@@ -294,7 +293,7 @@ pub(super) fn port_of(
 ) -> Result<(MakePort, Closed), FuseError> {
     let os = |source| FuseError::Os { path: path.to_owned(), what: "serve", source };
     let device = FuseDevice::new(device, kept).map_err(os)?;
-    let closed = device.closed();
+    let closed = device.closed().clone();
     let account = Some(options.budget.open(&info.name).map_err(os)?);
     let readable = if info.geometry.read_only { 0o440 } else { 0o660 };
     let owner = Owner {

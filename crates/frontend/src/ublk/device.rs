@@ -3,10 +3,9 @@
 //! Owns the queue. Never knows what a request means. Invariant: once the device is given up, the kernel has what was
 //! not answered asked of whoever serves the device next, or failed if it is stopped.
 
+use crate::reach::Closed;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_host::EventFd;
 use undercroft_host::ublk::{Request, UblkQueue};
 
@@ -50,17 +49,6 @@ pub trait BlockQueue: Send + 'static {
     fn close(&mut self);
 }
 
-/// Whether a device is closed. Another port may have the number of its own then.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Closed(Arc<AtomicBool>);
-
-impl Closed {
-    /// Whether it is.
-    pub(super) fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// The queue of a device of the kernel.
 pub(super) struct KernelDevice {
     /// `None` once it is closed.
@@ -84,9 +72,9 @@ impl KernelDevice {
         self.is_left = true;
     }
 
-    /// Whether it is the one of which `closed` tells.
-    pub(super) fn is_that_of(&self, closed: &Closed) -> bool {
-        Arc::ptr_eq(&self.closed.0, &closed.0)
+    /// What will tell that it is closed.
+    pub(super) fn closed(&self) -> &Closed {
+        &self.closed
     }
 
     fn queue(&mut self) -> Result<&mut UblkQueue, Errno> {
@@ -155,6 +143,6 @@ impl BlockQueue for KernelDevice {
         {
             std::mem::forget(queue);
         }
-        self.closed.0.store(true, Ordering::Release);
+        self.closed.close();
     }
 }

@@ -5,14 +5,15 @@
 //! left is gone on with if it is what the disk is, and taken away otherwise; while a device is started, stopped or
 //! taken over, its port serves it.
 
-use super::device::{Closed, KernelDevice};
+use super::device::KernelDevice;
 use super::error::UblkError;
 use super::link;
 use super::mark::Mark;
 use super::port::{DeviceLimits, NewBlockPort, UblkPort};
 use super::rules::{DeviceRules, TRANSFER_BYTES_MAX};
 use crate::budget::Budget;
-use crate::{AnyPort, DiskInfo, MakePort, Port, PortHost};
+use crate::reach::{Closed, TellsClosed, detach_port, with_port};
+use crate::{AnyPort, DiskInfo, MakePort, PortHost};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,6 +93,12 @@ fn os(id: u32, what: &'static str) -> impl Fn(io::Error) -> UblkError {
     }
 }
 
+impl TellsClosed for UblkPort<KernelDevice> {
+    fn closed(&mut self) -> &Closed {
+        self.device().closed()
+    }
+}
+
 impl UblkServer {
     /// Makes `info`'s disk a block device to which `path` leads: the one that a process before has left of it, or a new
     /// one.
@@ -145,15 +152,16 @@ impl UblkServer {
     /// come. Who has it open gets errors from then on.
     pub fn stop(self) {
         sync(self.id);
-        if let Ok((control, _)) = control()
+        let control = control().ok().map(|(control, _)| control);
+        if let Some(control) = &control
             && let Err(e) = control.stop(self.id, STOP_WAIT)
             && e.kind() != io::ErrorKind::NotFound
         {
             tracing::error!("{} cannot be stopped: {e}", self.device().display());
         }
-        self.detach();
+        detach_port(&*self.host, self.port, &self.closed);
         link::remove(&self.link, &self.device());
-        if let Ok((control, _)) = control() {
+        if let Some(control) = control {
             delete(&control, self.id);
         }
     }
@@ -161,30 +169,13 @@ impl UblkServer {
     /// Leaves the device to the next process: who uses it waits for that.
     pub fn leave(self) {
         self.with(|port| port.device().leave());
-        self.detach();
+        detach_port(&*self.host, self.port, &self.closed);
         tracing::info!("{} is left to the next process", self.device().display());
-    }
-
-    fn detach(&self) {
-        // A port that has closed by itself is gone, and its number may be another port's.
-        if !self.closed.is_closed() {
-            self.host.detach(self.port);
-        }
     }
 
     /// Runs `f` on the worker with the port; `None` if that is gone.
     fn with<R: Send + 'static>(&self, f: impl FnOnce(&mut UblkPort<KernelDevice>) -> R + Send + 'static) -> Option<R> {
-        let ((tx, rx), closed) = (channel(), self.closed.clone());
-        let on_port = Box::new(move |port: &mut dyn Port| {
-            // Another one may have its number by now.
-            if let Some(port) = port.as_any().downcast_mut::<UblkPort<KernelDevice>>()
-                && port.device().is_that_of(&closed)
-            {
-                let _ = tx.send(f(port));
-            }
-        });
-        self.host.with(self.port, on_port);
-        rx.try_recv().ok()
+        with_port(&*self.host, self.port, &self.closed, f)
     }
 
     /// Comes to rest, or goes on. What is asked meanwhile waits in the kernel.
