@@ -1,10 +1,10 @@
 //! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
 //! it.
 //!
-//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort` and
-//! `Flows` stand for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no
-//! store is counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody
-//! could really make here, at the place where it is asked for.
+//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort`,
+//! `UblkPort` and `Flows` stand for those with [`NoPortFaults`], for which every question is answered `false` at
+//! compile time and no store is counted; the switches are those of the crate `porttest`. Invariant: each bug is a
+//! mistake that somebody could really make here, at the place where it is asked for.
 
 use std::fmt::Debug;
 
@@ -103,11 +103,15 @@ pub enum PortBug {
     RestForgetsArrived,
     /// A reply to a request that was asked again bears the name that it had the first time.
     AskedAgainUnmarked,
+    /// A block device whose write waited for room is not looked at again when there is some.
+    DeviceNotWoken,
+    /// A block device that comes to rest, and goes on after all, forgets what it has and had not begun.
+    RestForgetsCame,
 }
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 34] = [
+    pub const ALL: [PortBug; 36] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -142,6 +146,8 @@ impl PortBug {
         PortBug::StopLeavesTaken,
         PortBug::RestForgetsArrived,
         PortBug::AskedAgainUnmarked,
+        PortBug::DeviceNotWoken,
+        PortBug::RestForgetsCame,
     ];
 }
 

@@ -303,7 +303,9 @@ impl<D: BlockQueue, F: PortFaults> Port for UblkPort<D, F> {
         if self.asleep && (self.can_go_on() || self.has_more_to_send()) {
             // Something that we wait for no event of has become possible: have the worker look at us again.
             self.asleep = false;
-            self.device.wake();
+            if !F::has(PortBug::DeviceNotWoken) {
+                self.device.wake();
+            }
         }
     }
 

@@ -83,14 +83,23 @@ const WANTED: &[(&str, &str)] = &[
     ("slept", "guest"),
     ("slept", "client"),
     ("slept", "file"),
+    ("slept", "device"),
     ("full", "file"),
+    ("full", "device"),
     ("unmounted", "with requests under way"),
+    ("stopped", "with requests under way"),
     ("killed", "under a request of a file"),
+    ("killed", "under a request of a device"),
     ("asked again", "of a file"),
+    ("asked again", "of a device"),
     ("came to rest", "a file under load"),
+    ("came to rest", "a device under load"),
     ("passed on", "a file under load"),
+    ("passed on", "a device under load"),
     ("refused", "over FUSE"),
+    ("refused", "over ublk"),
     ("lost writes", "told over FUSE"),
+    ("lost writes", "told over ublk"),
 ];
 
 /// How often each pair was met.

@@ -8,6 +8,7 @@ use super::world::{Peer, SimPort, what};
 use crate::faults::die_at;
 use crate::fuse::sim_file::SimFile;
 use crate::nbd::sim_client::SimClient;
+use crate::ublk::sim_device::SimBlockDevice;
 use crate::work::{Verb, Work};
 use undercroft_cache::{DiskId, Event, ReqId};
 use undercroft_frontend::DiskInfo;
@@ -80,18 +81,12 @@ impl Sim {
 
     /// What a client of an NBD connection does now and then, by the throw of dice that led to it.
     fn rare_of_client(&mut self, p: usize, dice: u64, busy: bool) -> bool {
-        if (40..44).contains(&dice) && matches!(self.world.ports[p].peer, Peer::File(_)) {
-            return self.pass_file(p);
+        let of_host = matches!(self.world.ports[p].peer, Peer::File(_) | Peer::Device(_));
+        if of_host && (40..44).contains(&dice) {
+            return self.pass_on(p);
         }
-        if let Peer::File(f) = &mut self.world.ports[p].peer {
-            let goes = (36..40).contains(&dice) && !f.unmounted;
-            if goes {
-                f.unmount();
-                if busy {
-                    self.world.coverage.met("unmounted", "with requests under way");
-                }
-            }
-            return goes;
+        if of_host {
+            return (36..40).contains(&dice) && self.take_away(p, busy);
         }
         let room = if dice < 43 { 0 } else { *self.rng.pick(&[0, 0, 30, 4096, 1 << 20]) };
         let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
@@ -123,20 +118,45 @@ impl Sim {
         true
     }
 
-    /// A file comes to rest, and goes on in another process, or in this one.
-    fn pass_file(&mut self, p: usize) -> bool {
+    /// Somebody unmounts a file, or stops a device.
+    fn take_away(&mut self, p: usize, busy: bool) -> bool {
+        let how = match &mut self.world.ports[p].peer {
+            Peer::File(f) if !f.unmounted => {
+                f.unmount();
+                "unmounted"
+            }
+            Peer::Device(b) if !b.stopped => {
+                b.stop();
+                "stopped"
+            }
+            _ => return false,
+        };
+        if busy {
+            self.world.coverage.met(how, "with requests under way");
+        }
+        true
+    }
+
+    /// A file or a device comes to rest, and goes on in another process, or in this one.
+    fn pass_on(&mut self, p: usize) -> bool {
         let busy = self.world.ports[p].under_way() > 0;
         for n in 0..=200 {
-            let Peer::File(f) = &mut self.world.ports[p].peer else { return false };
-            if f.unmounted {
-                return false;
-            }
-            f.port.rest(true);
-            if f.port.is_at_rest() {
+            let at_rest = match &mut self.world.ports[p].peer {
+                Peer::File(f) if !f.unmounted => {
+                    f.port.rest(true);
+                    f.port.is_at_rest()
+                }
+                Peer::Device(b) if !b.stopped => {
+                    b.port.rest(true);
+                    b.port.is_at_rest()
+                }
+                _ => return false,
+            };
+            if at_rest {
                 break;
             }
             if n == 200 {
-                self.world.violate(format!("port {p}: a file does not come to rest"));
+                self.world.violate(format!("port {p}: it does not come to rest"));
                 return true;
             }
             self.activate(p);
@@ -149,20 +169,34 @@ impl Sim {
         }
         let d = self.world.ports[p].disk;
         let (id, info) = (DiskId(d as u32), self.world.sides[d].info.clone());
-        let Peer::File(f) = &mut self.world.ports[p].peer else { return false };
-        let left = f.unanswered();
         let goes_on = self.rng.one_in(3);
-        if goes_on {
-            f.port.rest(false);
-        } else {
-            f.pass_on(p as u32, &info, &mut self.rng);
-        }
+        let (left, what) = match &mut self.world.ports[p].peer {
+            Peer::File(f) => {
+                let left = f.unanswered();
+                if goes_on {
+                    f.port.rest(false)
+                } else {
+                    f.pass_on(p as u32, &info, &mut self.rng)
+                }
+                (left, "a file under load")
+            }
+            Peer::Device(b) => {
+                // What it has and has not begun is asked again.
+                if goes_on {
+                    b.port.rest(false)
+                } else {
+                    b.take_over(p as u32, &info, &mut self.rng)
+                }
+                (0, "a device under load")
+            }
+            _ => return false,
+        };
         if left > 0 {
             self.world.violate(format!("port {p}: {left} requests of a file at rest have no answer"));
         }
         self.world.note(|| format!("port {p}: came to rest, and goes on here: {goes_on}"));
         if busy {
-            self.world.coverage.met(if goes_on { "came to rest" } else { "passed on" }, "a file under load");
+            self.world.coverage.met(if goes_on { "came to rest" } else { "passed on" }, what);
         }
         self.hear_unheard(p);
         if !goes_on {
@@ -213,7 +247,12 @@ impl Sim {
     /// Notes what was under way when something ended.
     fn cover_end(&mut self, p: usize, how: &'static str) {
         let slot = &mut self.world.ports[p];
-        let (nbd, file) = (matches!(slot.peer, Peer::Client(_)), matches!(slot.peer, Peer::File(_)));
+        let of = match slot.peer {
+            Peer::Guest(_) => None,
+            Peer::Client(_) => Some("under an NBD request"),
+            Peer::File(_) => Some("under a request of a file"),
+            Peer::Device(_) => Some("under a request of a device"),
+        };
         let mut pairs = Vec::new();
         for w in slot.works() {
             pairs.push(match w.verb {
@@ -225,8 +264,7 @@ impl Sim {
             });
             pairs.extend(w.marks.contains(&"indirect").then_some("under an indirect table"));
             pairs.extend(w.marks.contains(&"scattered").then_some("under scattered buffers"));
-            pairs.extend(nbd.then_some("under an NBD request"));
-            pairs.extend(file.then_some("under a request of a file"));
+            pairs.extend(of);
         }
         pairs.into_iter().for_each(|with| self.world.coverage.met(how, with));
     }
@@ -250,6 +288,7 @@ impl Sim {
         let readable = |peer: &Peer| match peer {
             Peer::Client(c) => c.readable(),
             Peer::File(f) => f.readable(),
+            Peer::Device(b) => b.readable(),
             Peer::Guest(_) => 0,
         };
         while readable(&self.world.ports[p].peer) > 0 && self.world.violation.is_none() {
@@ -259,6 +298,7 @@ impl Sim {
         let (leaving, lost) = match &mut self.world.ports[p].peer {
             Peer::Client(c) => (c.leaving, c.end()),
             Peer::File(f) => (f.unmounted, f.end()),
+            Peer::Device(b) => (b.stopped, b.end()),
             Peer::Guest(_) => return,
         };
         if !leaving {
@@ -421,8 +461,18 @@ impl Sim {
                     self.world.coverage.met("asked again", "of a file");
                 }
             }
+            Peer::Device(b) if !power_cut && !b.stopped => {
+                let now = self.world.time;
+                let works = b.works().map(|work| begin_again(&mut self.world.sides[d].model, work, now)).count();
+                b.take_over(p as u32, &info, &mut self.rng);
+                if works > 0 {
+                    self.world.coverage.met("asked again", "of a device");
+                }
+            }
             // Of what was not answered nobody knows; the model has seen to it.
-            Peer::Client(_) | Peer::File(_) => slot.peer = anew(&slot.peer, p as u32, &info, &mut self.rng),
+            Peer::Client(_) | Peer::File(_) | Peer::Device(_) => {
+                slot.peer = anew(&slot.peer, p as u32, &info, &mut self.rng)
+            }
             Peer::Guest(_) if power_cut => {
                 let guest = crate::vhost::sim_guest::SimGuest::new(p as u32, &info, &mut self.rng);
                 slot.peer = Peer::Guest(Box::new(guest));
@@ -451,10 +501,11 @@ impl Sim {
     }
 }
 
-/// A client in the place of one, or a file in the place of one.
+/// A client in the place of one, a file, or a device.
 fn anew(former: &Peer, id: u32, info: &DiskInfo, rng: &mut Rng) -> Peer {
     match former {
         Peer::File(_) => Peer::File(Box::new(SimFile::new(id, info, rng))),
+        Peer::Device(_) => Peer::Device(Box::new(SimBlockDevice::new(id, info, rng))),
         _ => Peer::Client(Box::new(SimClient::new(id, info, rng))),
     }
 }

@@ -1,5 +1,5 @@
-//! Ports in the loop: real vhost-user, NBD and FUSE ports on rings, streams and queues in memory, over the real core,
-//! over simulated disks, in one run that a seed fixes.
+//! Ports in the loop: real vhost-user, NBD, FUSE and ublk ports on rings, streams and queues in memory, over the real
+//! core, over simulated disks, in one run that a seed fixes.
 //!
 //! Owns the order of events, all of it drawn from the seed. Never uses time, threads or entropy. Invariant: the same
 //! seed, steps and bug give the same run; so a failure replays.
@@ -162,8 +162,9 @@ struct Sim {
     balloons: Option<Rng>,
     /// Guests migrate, while all else happens.
     migrations: Option<Rng>,
-    /// Of the clients of a disk, some use it as a file.
+    /// Of the clients of a disk, some use it as a file, or as a block device.
     files: bool,
+    devices: bool,
     /// A loss that is to be reported once more, by a planted bug.
     lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
@@ -267,6 +268,7 @@ impl Sim {
             migrations: (plan.seed % 4 == 1).then(|| Rng::new(plan.seed ^ MIGRATION)),
             // Not drawn either.
             files: plan.seed % 7 == 5,
+            devices: plan.seed % 7 == 1,
             lost_again: None,
         };
         sim.boot();
@@ -296,6 +298,8 @@ impl Sim {
                     Peer::Guest(Box::new(crate::vhost::sim_guest::SimGuest::new(id, &info, &mut self.rng)))
                 } else if self.files && n % 2 == u64::from(guest) {
                     Peer::File(Box::new(crate::fuse::sim_file::SimFile::new(id, &info, &mut self.rng)))
+                } else if self.devices && n % 2 == u64::from(guest) {
+                    Peer::Device(Box::new(crate::ublk::sim_device::SimBlockDevice::new(id, &info, &mut self.rng)))
                 } else {
                     Peer::Client(Box::new(crate::nbd::sim_client::SimClient::new(id, &info, &mut self.rng)))
                 };

@@ -59,7 +59,7 @@ impl Sim {
                     }
                 }
                 Peer::Client(c) => c.set_room(1 << 20),
-                Peer::File(_) => {}
+                Peer::File(_) | Peer::Device(_) => {}
             }
         }
         let mut quiet = 0;
@@ -75,6 +75,10 @@ impl Sim {
                     Peer::File(f) => {
                         moved |= f.on_the_way() > 0;
                         f.arrive(&mut self.rng);
+                    }
+                    Peer::Device(b) => {
+                        moved |= b.on_the_way() > 0;
+                        b.arrive(&mut self.rng);
                     }
                     Peer::Guest(_) => {}
                 }
@@ -108,13 +112,14 @@ impl Sim {
             let leaving = match &slot.peer {
                 Peer::Client(c) => c.leaving,
                 Peer::File(f) => f.unmounted,
+                Peer::Device(b) => b.stopped,
                 Peer::Guest(_) => false,
             };
             let left = slot.works().next().map(|w| w.clone());
             if let Some(work) = left {
                 let visible = match &mut slot.peer {
                     Peer::Guest(g) => !g.look().map_or(true, |seen| seen.is_empty()),
-                    Peer::Client(_) | Peer::File(_) => false,
+                    Peer::Client(_) | Peer::File(_) | Peer::Device(_) => false,
                 };
                 let how = if visible { "its end was never announced" } else { "it was never answered" };
                 return self.world.violate(format!("at rest, port {p}: {work:?}: {how}"));

@@ -66,6 +66,7 @@ impl Sim {
                 Peer::Guest(g) => g.wakes(),
                 Peer::Client(c) => c.wakes(),
                 Peer::File(f) => f.wakes(),
+                Peer::Device(b) => b.wakes(),
             };
             // Like the worker: a socket with room again may have replies waiting.
             port.dirty |= woken;
@@ -213,6 +214,7 @@ impl Sim {
             Peer::Guest(_) => "guest",
             Peer::Client(_) => "client",
             Peer::File(_) => "file",
+            Peer::Device(_) => "device",
         };
         self.world.coverage.met("slept", who);
         Visit { cost, more: false, stays: false }

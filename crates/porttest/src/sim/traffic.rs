@@ -35,7 +35,8 @@ impl Sim {
             }
             Peer::Client(c) if !c.leaving => self.send(p),
             Peer::File(f) if !f.unmounted => self.send_to_file(p),
-            Peer::Client(_) | Peer::File(_) => false,
+            Peer::Device(b) if !b.stopped => self.send_to_device(p),
+            Peer::Client(_) | Peer::File(_) | Peer::Device(_) => false,
         }
     }
 
@@ -154,6 +155,36 @@ impl Sim {
         true
     }
 
+    /// A program, or a file system, asks something of a block device.
+    fn send_to_device(&mut self, p: usize) -> bool {
+        let d = self.world.ports[p].disk;
+        let geometry = self.world.sides[d].info.geometry.clone();
+        let verb = match self.rng.below(100) {
+            0..42 => Verb::Read,
+            42..70 => Verb::Write,
+            70..80 => Verb::Flush,
+            80..90 => Verb::Zeroes,
+            90..96 if geometry.can_discard => Verb::Discard,
+            96..100 => Verb::Wrong,
+            _ => Verb::Read,
+        };
+        let fua = matches!(verb, Verb::Write | Verb::Zeroes) && self.rng.one_in(3);
+        let unmap = self.rng.one_in(2);
+        let unit = *self.rng.pick(&[512, B]);
+        let size = geometry.size_bytes / 512 * 512;
+        let range = match verb {
+            Verb::Flush | Verb::Wrong => None,
+            _ => Some(self.range(size, unit, 40 << 10)),
+        };
+        let Some(mut work) = self.world.begin(d, verb, range.as_slice(), fua, unmap) else { return false };
+        self.beside_bad(d, &mut work);
+        self.world.note(|| format!("port {p}, a block device, is asked {work:?}"));
+        let Peer::Device(b) = &mut self.world.ports[p].peer else { return false };
+        b.send(work, size, &mut self.rng);
+        self.arrive_at(p);
+        true
+    }
+
     /// A range: hot or anywhere, of whole units, short or long.
     fn range(&mut self, size: u64, unit: u64, most: u64) -> (u64, u64) {
         let hot = if self.rng.one_in(2) { size.min(6 * B) } else { size };
@@ -200,6 +231,11 @@ impl Sim {
             arrives.then(|| f.arrive(&mut self.rng));
             return arrives;
         }
+        if let Peer::Device(b) = &mut self.world.ports[p].peer {
+            let arrives = !self.rng.one_in(4);
+            arrives.then(|| b.arrive(&mut self.rng));
+            return arrives;
+        }
         let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
         if self.rng.one_in(4) {
             return false;
@@ -237,6 +273,7 @@ impl Sim {
             }
             // One reply is one message.
             Peer::File(f) => f.read(most),
+            Peer::Device(b) => b.read(most),
         };
         match finished {
             Ok(finished) => self.world.judge(p, finished),
@@ -256,6 +293,11 @@ impl Sim {
             && f.is_full()
         {
             self.world.coverage.met("full", "file");
+        }
+        if let Peer::Device(b) = &self.world.ports[p].peer
+            && b.is_full()
+        {
+            self.world.coverage.met("full", "device");
         }
     }
 }

@@ -9,6 +9,7 @@ use super::serve::Waited;
 use crate::faults::{Switched, living};
 use crate::fuse::sim_file::SimFile;
 use crate::nbd::sim_client::SimClient;
+use crate::ublk::sim_device::SimBlockDevice;
 use crate::vhost::sim_guest::SimGuest;
 use crate::work::{Finished, Part, Verb, Violation, Work};
 use std::collections::BTreeMap;
@@ -75,6 +76,7 @@ pub(super) enum Peer {
     Guest(Box<SimGuest>),
     Client(Box<SimClient>),
     File(Box<SimFile>),
+    Device(Box<SimBlockDevice>),
 }
 
 /// What clients of NBD speak, for the matrix.
@@ -87,6 +89,7 @@ impl Peer {
             Peer::Guest(_) => "virtio",
             Peer::Client(_) => OVER_NBD,
             Peer::File(_) => "FUSE",
+            Peer::Device(_) => "ublk",
         }
     }
 }
@@ -132,6 +135,7 @@ impl SimPort {
             Peer::Guest(g) => g.as_port(),
             Peer::Client(c) => c.as_port(),
             Peer::File(f) => f.as_port(),
+            Peer::Device(b) => b.as_port(),
         }
     }
 
@@ -139,7 +143,7 @@ impl SimPort {
     pub(super) fn memory(&mut self) -> Option<&mut dyn GuestMemory> {
         match &mut self.peer {
             Peer::Guest(g) => Some(&mut g.port),
-            Peer::Client(_) | Peer::File(_) => None,
+            Peer::Client(_) | Peer::File(_) | Peer::Device(_) => None,
         }
     }
 
@@ -147,7 +151,7 @@ impl SimPort {
     pub(super) fn guest(&mut self) -> Option<&mut SimGuest> {
         match &mut self.peer {
             Peer::Guest(g) => Some(g),
-            Peer::Client(_) | Peer::File(_) => None,
+            Peer::Client(_) | Peer::File(_) | Peer::Device(_) => None,
         }
     }
 
@@ -156,6 +160,7 @@ impl SimPort {
             Peer::Guest(g) => g.under_way(),
             Peer::Client(c) => c.under_way(),
             Peer::File(f) => f.under_way(),
+            Peer::Device(b) => b.under_way(),
         }
     }
 
@@ -164,6 +169,7 @@ impl SimPort {
             Peer::Guest(g) => Box::new(g.works()),
             Peer::Client(c) => Box::new(c.works()),
             Peer::File(f) => Box::new(f.works()),
+            Peer::Device(b) => Box::new(b.works()),
         }
     }
 }

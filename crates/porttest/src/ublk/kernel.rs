@@ -71,7 +71,7 @@ pub struct UblkKernel {
     stopping: bool,
     /// The server has given the device up.
     pub closed: bool,
-    /// It has asked to be looked at.
+    /// Descriptors of the server's have fired: a command is done, or the server has asked to be looked at.
     pub woken: bool,
 }
 
@@ -118,6 +118,7 @@ impl UblkKernel {
             if let Some(asked) = self.queue.pop_front() {
                 self.tags[n] = Tag::Served(asked);
                 self.done.push_back((n as u16, 0));
+                self.woken = true;
             }
         }
         let is_idle = self.queue.is_empty() && self.tags.iter().all(|t| !matches!(t, Tag::Served(_)));
@@ -125,6 +126,7 @@ impl UblkKernel {
             for (n, tag) in self.tags.iter_mut().enumerate().filter(|(_, t)| matches!(t, Tag::Fetched)) {
                 *tag = Tag::Gone;
                 self.done.push_back((n as u16, ABORT));
+                self.woken = true;
             }
         }
     }
@@ -181,6 +183,7 @@ impl UblkKernel {
                     *tag = was;
                     self.refused += 1;
                     self.done.push_back((n, INVALID));
+                    self.woken = true;
                 }
             }
         }

@@ -4,3 +4,4 @@
 
 pub mod exercise;
 pub mod kernel;
+pub(crate) mod sim_device;

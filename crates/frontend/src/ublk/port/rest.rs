@@ -5,13 +5,18 @@
 
 use super::super::device::BlockQueue;
 use super::{State, UblkPort};
-use crate::faults::PortFaults;
+use crate::faults::{PortBug, PortFaults};
 
 impl<D: BlockQueue, F: PortFaults> UblkPort<D, F> {
     /// Comes to rest (see `is_at_rest`), or goes on.
     pub fn rest(&mut self, rests: bool) {
         match (self.state, rests) {
-            (State::Open, true) => self.state = State::Resting,
+            (State::Open, true) => {
+                self.state = State::Resting;
+                if F::has(PortBug::RestForgetsCame) {
+                    self.came.clear();
+                }
+            }
             (State::Resting, false) => self.state = State::Open,
             _ => {}
         }
