@@ -202,9 +202,23 @@ impl Sim {
         if !goes_on {
             self.core().close_port(id, p as u32);
             self.core().open_port(id, p as u32);
+            let now = self.world.tick();
+            self.world.ports[p].told = self.told_of_newcomer(p, now);
         }
         self.activate(p);
         true
+    }
+
+    /// What the client of a port knows of lost writes when the port is another one to the core.
+    fn told_of_newcomer(&self, p: usize, now: u64) -> Told {
+        let slot = &self.world.ports[p];
+        match slot.told {
+            // It has read all that was sent, and knows nothing.
+            Told::No(_) => Told::No(now),
+            // It may be told in place of one that left untold.
+            _ if self.world.sides[slot.disk].losses > 0 => Told::Perhaps(now),
+            told => told,
+        }
     }
 
     /// The front end has said something to a port: the worker looks at it afresh.
@@ -316,13 +330,7 @@ impl Sim {
         self.core().open_port(id, p as u32);
         let now = self.world.tick();
         let mut slot = SimPort::new(peer, d);
-        slot.told = match self.world.ports[p].told {
-            // It has read all that was sent, and knows nothing.
-            Told::No(_) => Told::No(now),
-            // It may be told in place of one that left untold.
-            _ if self.world.sides[d].losses > 0 => Told::Perhaps(now),
-            told => told,
-        };
+        slot.told = self.told_of_newcomer(p, now);
         self.world.ports[p] = slot;
         self.activate(p);
     }

@@ -130,3 +130,10 @@ fn long_replies_go_out_whole_at_rest() {
 fn what_is_answered_in_a_storm_is_nobody_elses_wait() {
     assert_sound(1186);
 }
+
+/// A fault of the judge: a file that was passed on is another port to the core, which may be told of a loss in place of
+/// a client that had left before. The judge knew that of clients that connect anew alone.
+#[test]
+fn a_file_that_was_passed_on_may_be_told_in_place_of_another() {
+    assert_sound(1076);
+}
