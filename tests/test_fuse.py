@@ -416,7 +416,7 @@ def test_places_that_cannot_be_mounted_at_are_named(serve, scratch):
     assert mounts(used) == [] and used.stat().st_size == 0, "it was there before"
 
 
-def test_a_missing_directory_and_a_path_that_two_have_are_found_by_check(scratch):
+def test_where_a_file_cannot_be_is_found_by_check(scratch):
     """Before anything is served; below the runtime directory, directories are made."""
     image = images.raw(scratch / "a.raw", SIZE)
 
@@ -432,6 +432,12 @@ def test_a_missing_directory_and_a_path_that_two_have_are_found_by_check(scratch
     assert f"mkdir -p {scratch}/no" in check(f"{scratch}/no/where")
     assert "set fuse to a path of its own" in check(f"{scratch}/x", f"{scratch}/x")
     assert "good" in check(f"{scratch}/d/disks/x")
+    full = images.raw(scratch / "full", 4096, seed=1)
+    said = check(str(full))
+    assert f"{full} is not empty" in said and "leave `fuse` out" in said and "good" not in said
+    (scratch / "empty").touch()
+    assert "good" in check(f"{scratch}/empty")
+    assert (scratch / "empty").stat().st_size == 0 and full.stat().st_size == 4096
 
 
 def test_two_daemons_do_not_share_a_file(serve, scratch):

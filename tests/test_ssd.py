@@ -337,5 +337,12 @@ def test_room_goes_to_who_finds_blocks_there_again(make, scratch):
     assert more["bytes"] > 0 and more["saved_ms_per_second"] is not None, nodes["loop"]
     reach = nodes["loop"]["ssd"]["curve"]
     assert reach[-1][0] > needed and reach[-1][1] < reach[0][1] / 5, reach[:: len(reach) // 20 + 1]
+    events = json.loads(daemon.call("why", "loop", "--last", "10000", "--json").stdout)
+    below = [e for e in events if e["ssd"]]
+    assert sum(e["bytes"] for e in below if e["to"] == "loop") > needed // 4, below
+    assert all(e["text"].startswith("SSD store: ") and e["node"] == "host" for e in below), below
+    every = json.loads(daemon.call("why", "host", "--last", "10000", "--json").stdout)
+    assert {e["ssd"] for e in every} == {True, False}
+    assert "in host, SSD store: " in daemon.call("why", "loop", "--last", "10000").stdout
     code, metrics = daemon.api("GET", "/metrics")
     assert code == 200 and "undercroft_node_ssd_share_bytes{" in metrics and "undercroft_node_next_ram_hits" in metrics

@@ -133,10 +133,13 @@ pub struct NodeChanged {
 /// A part of the store that moved from one node to another, or a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShareEvent {
-    /// Rises by one with every event.
+    /// Rises by one with every event of its store, or of its worker's part of the SSD store.
     pub sequence: u64,
-    /// The number of the interval after which it was decided.
+    /// The number of the interval after which it was decided, of those of its store.
     pub interval: u64,
+    /// Whether it is of the SSD store, where each worker's part is divided by itself; else of RAM.
+    #[serde(default)]
+    pub ssd: bool,
     /// The node whose share was divided.
     pub node: String,
     /// The node that gave it; absent: it was free.

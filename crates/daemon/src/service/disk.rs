@@ -6,6 +6,7 @@
 use super::file_hints::file_hint;
 use super::images::ImageFile;
 use super::left_files::{LeftFiles, keeper, origin};
+use super::obstacles;
 use super::residence::{self, Residence};
 use super::ssd::Gone;
 use super::warming::Round;
@@ -123,6 +124,7 @@ pub(super) struct Opened {
 
 /// Opens the image of a disk; with `deduplicate`, what it stands on is looked at.
 pub(super) fn open(plan: DiskPlan, deduplicate: bool) -> Result<Opened, ServiceError> {
+    obstacles::probe(&plan)?;
     // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
     // gone: its successor must not fail because it came at once.
     let give_up = Instant::now() + LOCK_WAIT;

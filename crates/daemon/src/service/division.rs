@@ -5,9 +5,11 @@
 use super::Service;
 use super::shares::BelowDisk;
 use crate::http::Caller;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use undercroft_api::{NextStatus, NodeChanged, NodeSsdStatus, NodeStatus, ShareEvent, SharesStatus};
-use undercroft_config::{ControlError, NodeChange, UNIT_BYTES};
+use undercroft_config::{ControlError, NodeChange, UNIT_BYTES, keys};
 use undercroft_engine::Curve;
 use undercroft_engine::control::{Event, Words};
 use undercroft_engine::curve::Benefit;
@@ -29,7 +31,7 @@ impl Service {
         let disks: BTreeMap<NodeId, &str> = layout.disks().map(|(name, id)| (id, name)).collect();
         let mut names: BTreeMap<NodeId, &str> = layout.groups().map(|(name, id)| (id, name)).collect();
         names.extend(&disks);
-        names.insert(tree.root(), "host");
+        names.insert(tree.root(), keys::HOST);
         let name_of = |id: NodeId| names.get(&id).copied().unwrap_or_default().to_string();
         let mut nodes = Vec::new();
         let leaves: BTreeMap<String, u64> = plan.disks.iter().flat_map(|d| d.leaves()).map(|l| (l.1, l.2)).collect();
@@ -79,7 +81,7 @@ impl Service {
         SharesStatus {
             controller: plan.shares.controller.name().to_string(),
             interval_seconds: plan.shares.interval.as_secs_f64(),
-            intervals: manager.intervals,
+            intervals: manager.ends.count(),
             moving: manager.moving,
             problem: manager.problem.clone(),
             nodes,
@@ -97,37 +99,22 @@ impl Service {
     pub(super) fn events_of(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
         let plan = self.plan();
         let manager = self.shares.lock();
-        let told = |e: &Event| {
-            let Words { decided, seen, expected } = e.words(&|units| human_size(units * UNIT_BYTES));
-            let promised = expected.as_ref().map_or(String::new(), |e| format!("; expected: {e}"));
-            ShareEvent {
-                sequence: e.sequence,
-                interval: e.interval,
-                node: e.node.name.to_string(),
-                from: e.from.as_ref().map(|p| p.name.to_string()),
-                to: e.to.as_ref().map(|p| p.name.to_string()),
-                bytes: e.blocks * UNIT_BYTES,
-                seconds_ago: manager.decided_ago(e.interval).map(|t| t.as_secs()),
-                text: format!("{decided}: {seen}{promised}"),
-                decided,
-                seen,
-                expected,
-            }
-        };
+        let full = plan.find(name).map_or(name, |d| d.name.as_str());
+        let ram = |e| told(e, manager.ends.ago(e.interval), false);
+        let below = || manager.below.events(full, within).into_iter().map(|(e, ago)| told(e, ago, true));
         let events = manager.governor.events();
-        if name == "host" {
-            return Ok(events.since(0).map(told).collect());
+        if name == keys::HOST {
+            return Ok(in_order(events.since(0).map(ram).chain(below()).collect()));
         }
         let layout = &manager.layout;
-        let full = plan.find(name).map(|d| d.name.as_str());
-        let Some(id) = layout.find(name).or_else(|| full.and_then(|d| layout.disk(d))) else {
+        let Some(id) = layout.find(name).or_else(|| layout.disk(full)) else {
             let known = layout.groups().chain(layout.disks()).map(|(name, _)| name);
             return Err(ControlError::no_node(name, known));
         };
         let tree = layout.tree();
         let inside = within.map(|vm| layout.find(vm).map_or(Vec::new(), |vm| tree.below(vm)));
         let of_it = |e: &&Event| inside.as_ref().is_none_or(|nodes| nodes.contains(&e.node.node));
-        Ok(events.about(id).filter(of_it).map(told).collect())
+        Ok(in_order(events.about(id).filter(of_it).map(ram).chain(below()).collect()))
     }
 
     /// Changes what is set for a node, if it is of one of the versions that are expected.
@@ -153,6 +140,33 @@ impl Service {
         self.reach(&now, now.with_node(&name, change)?, &name, by)?;
         Ok(NodeChanged { node: self.node_status(&name)?, previous })
     }
+}
+
+/// An event, as operators see it; `ssd` if it is of the SSD store.
+fn told(e: &Event, ago: Option<Duration>, ssd: bool) -> ShareEvent {
+    let Words { decided, seen, expected } = e.words(&|units| human_size(units * UNIT_BYTES));
+    let promised = expected.as_ref().map_or(String::new(), |e| format!("; expected: {e}"));
+    let store = if ssd { "SSD store: " } else { "" };
+    ShareEvent {
+        sequence: e.sequence,
+        interval: e.interval,
+        ssd,
+        node: e.node.name.to_string(),
+        from: e.from.as_ref().map(|p| p.name.to_string()),
+        to: e.to.as_ref().map(|p| p.name.to_string()),
+        bytes: e.blocks * UNIT_BYTES,
+        seconds_ago: ago.map(|t| t.as_secs()),
+        text: format!("{store}{decided}: {seen}{promised}"),
+        decided,
+        seen,
+        expected,
+    }
+}
+
+/// The oldest first; those of which nobody knows any more when they were are older than others.
+fn in_order(mut events: Vec<ShareEvent>) -> Vec<ShareEvent> {
+    events.sort_by_key(|e| Reverse(e.seconds_ago.unwrap_or(u64::MAX)));
+    events
 }
 
 /// What a tenth more for each of these disks would bring together.

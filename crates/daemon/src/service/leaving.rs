@@ -8,6 +8,7 @@
 //! Why in this order: docs/decisions/0203.
 
 use super::disk::{self, ServedDisk};
+use super::laps::Laps;
 use super::{CHANGE_WAIT, Service, ServiceError, scan};
 use crate::handover::channel::Channel;
 use crate::handover::letters::{self, Begin, FORM, Left, LeftSession, Offer, Prepared, Ready};
@@ -73,6 +74,8 @@ pub(super) struct Rest {
     /// Workers whose frames are frozen, by number, and their disks.
     frozen: Vec<(usize, Vec<DiskId>)>,
     pub(super) snapshot: KeptList,
+    /// What it took so far.
+    laps: Laps,
 }
 
 fn failed(what: &str, why: impl std::fmt::Display) -> ControlError {
@@ -114,15 +117,15 @@ impl Service {
         }
         self.end_recordings();
         self.begin_ssd_rest();
-        let begun = Instant::now();
         let mut rest = Rest::default();
         let done = self.come_to_rest(&mut rest).and_then(|()| self.pass_on(&channel, &mut rest));
         match done {
             Ok(()) => {
                 tracing::info!(
-                    "process {} serves from now on; nobody was served for {:?}",
+                    "process {} serves from now on; nobody was served for {:?} ({})",
                     started.0.id(),
-                    begun.elapsed()
+                    rest.laps.elapsed(),
+                    rest.laps
                 );
                 systemd::main_process(started.0.id());
                 crate::logging::flush();
@@ -131,7 +134,7 @@ impl Service {
             }
             Err(e) => {
                 drop(started);
-                self.go_on(rest);
+                let begun = self.go_on(rest);
                 let e = failed("the new process does not serve", e);
                 tracing::error!("{e}; this one went on after {:?}", begun.elapsed());
                 e
@@ -216,6 +219,7 @@ impl Service {
         }
         self.rest_files(&self.disks(), give_up)?;
         self.rest_devices(&self.disks(), give_up)?;
+        rest.laps.end("requests");
         rest.snapshot.memory_bytes = self.plan().disks_bytes();
         rest.snapshot.workers = self.workers.len() as u64;
         for n in 0..self.workers.len() {
@@ -241,12 +245,14 @@ impl Service {
             }
             std::thread::sleep(PAUSE);
         };
+        rest.laps.end("list of what is cached");
         rest.frozen.push((n, disks.iter().map(|d| d.id()).collect()));
         std::thread::scope(|s| {
             let closed = laid_down.into_iter().zip(&disks).map(|(of, d)| s.spawn(move || close(of, d)));
             let closed: Vec<_> = closed.collect();
             rest.snapshot.disks.extend(closed.into_iter().filter_map(|t| t.join().ok().flatten()));
         });
+        rest.laps.end("closing images");
         Ok(())
     }
 
@@ -276,19 +282,22 @@ impl Service {
         if let Some((ssd, descriptors)) = self.tell_ssd(rest, Instant::now() + REST_WAIT)? {
             left.ssd = Some(ssd);
             fds.extend(descriptors);
+            rest.laps.end("SSD store");
         }
         left.files = self.tell_files(&mut fds)?;
         let (places, mut all): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         left.listeners = places;
         all.extend(fds);
         letters::send(channel, &left, rest.snapshot.encode(), all, give_up)?;
+        rest.laps.end("telling");
         let (Ready { form }, _, _) = letters::receive(channel, give_up)?;
+        rest.laps.end("the new process");
         // From here on it serves, or it has ended and guests reconnect: never both processes.
         letters::send(channel, &Begin { form }, Vec::new(), Vec::new(), give_up)
     }
 
-    /// Goes on with everything that has come to rest.
-    pub(super) fn go_on(&self, rest: Rest) {
+    /// Goes on with everything that has come to rest. Since when nobody was served.
+    pub(super) fn go_on(&self, rest: Rest) -> Laps {
         keep_files(false);
         self.go_on_with_ssd();
         for (_, listener) in self.successor.listeners.get().into_iter().flatten() {
@@ -319,6 +328,7 @@ impl Service {
         if let Some(me) = self.me.upgrade().filter(|me| !me.is_stopping()) {
             running.scanner = scan::start(&me, self.content_key.clone());
         }
+        rest.laps
     }
 
     /// Opens the image of a disk that was closed.

@@ -24,6 +24,7 @@ use undercroft_engine::ranges::REST;
 use undercroft_engine::{Curve, PartId, Telemetry};
 
 mod below;
+mod ends;
 mod manager;
 
 pub(super) use below::BelowDisk;
@@ -92,7 +93,7 @@ impl Service {
                 self.end_interval(&mut manager, &plan, elapsed);
             } else {
                 manager.governor.pass();
-                manager.interval_ended();
+                manager.ends.note();
             }
         }
         if manager.moving {
@@ -147,7 +148,7 @@ impl Service {
         let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
         manager.targets = targets.into_iter().filter_map(|(id, t)| Some((by_name.get(&id)?.clone(), t))).collect();
         manager.moving = true;
-        manager.interval_ended();
+        manager.ends.note();
     }
 
     /// What every disk did since this was asked last.

@@ -54,9 +54,9 @@ impl Reason {
     fn rule(&self) -> Option<&'static str> {
         match self {
             Self::Guarded { .. } => Some("shares go by weight, and what is not used is lent"),
-            Self::Resumed { .. } => Some("memory goes to where it saves misses again"),
+            Self::Resumed { .. } => Some("space goes to where it saves misses again"),
             Self::Infeasible { needs: Some(_), .. } => Some("each goal gets its part by weight"),
-            Self::Infeasible { needs: None, .. } => Some("no memory is reserved for the goal"),
+            Self::Infeasible { needs: None, .. } => Some("no space is reserved for the goal"),
             _ => None,
         }
     }
@@ -188,7 +188,7 @@ mod tests {
     fn a_finding_moves_nothing_and_names_what_is_left_to_do() {
         let goal = Goal::HitRatio(0.8);
         let none = event(false, true, 0, Reason::Infeasible { goal, needs: None, together: 0, total: 9 });
-        assert!(none.starts_with("no memory is reserved for the goal: too many blocks of web"), "{none}");
+        assert!(none.starts_with("no space is reserved for the goal: too many blocks of web"), "{none}");
         assert!(none.ends_with("expected: web does not reach a hit ratio of 80.0 %"), "{none}");
         let policy = event(false, true, 0, Reason::ReplacementNotSize { requests: 100, misses: 90 });
         assert!(policy.starts_with("shares stay as they are: web has many misses (90)"), "{policy}");

@@ -17,4 +17,4 @@ pub mod wire;
 pub use hint::FileHint;
 pub use passing::{FileKeeper, FileState, KeptFile};
 pub use port::{FileLimits, FusePort, Owner};
-pub use server::{FuseError, FuseOptions, FuseServer};
+pub use server::{FuseError, FuseOptions, FuseServer, look, probe};

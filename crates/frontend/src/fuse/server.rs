@@ -317,12 +317,8 @@ fn prepare(path: &Path) -> Result<Mounted, FuseError> {
         match fuse::is_mounted(path) {
             Ok(true) => return Err(FuseError::InUse(path.to_owned())),
             Ok(false) => {
-                let there = fs::symlink_metadata(path).map_err(os("look at"))?;
-                return match there.len() {
-                    _ if !there.is_file() => Err(FuseError::NotAFile(path.to_owned())),
-                    0 => Ok(Mounted { path: path.to_owned(), made: None, is_mounted: false, number: None }),
-                    _ => Err(FuseError::HasData(path.to_owned())),
-                };
+                may_hide(path).map_err(os("look at"))??;
+                return Ok(Mounted { path: path.to_owned(), made: None, is_mounted: false, number: None });
             }
             // Its server is dead: it was killed, or it crashed.
             Err(e) if is_stale(&e) => {
@@ -354,17 +350,55 @@ fn is_stale(e: &io::Error) -> bool {
     matches!(number, Some(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
+/// Opens the device that a mount needs.
+fn open_device() -> Result<OwnedFd, FuseError> {
+    fuse::open_fuse().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => FuseError::NoDevice,
+        io::ErrorKind::PermissionDenied => FuseError::DeviceForbidden,
+        _ if matches!(Errno::from_io_error(&e), Some(Errno::NXIO | Errno::NODEV)) => FuseError::NoDevice,
+        _ => FuseError::Os { path: FUSE_DEVICE.into(), what: "open", source: e },
+    })
+}
+
+/// Whether this process can use FUSE here.
+///
+/// # Errors
+/// The kernel has none, or it is not for this process to use.
+pub fn probe() -> Result<(), FuseError> {
+    open_device().map(drop)
+}
+
+/// Whether a disk may be a file at `path`: nothing is there, or an empty file, or a mount, of which only who makes the
+/// file can say whether it is one that a dead server has left.
+///
+/// # Errors
+/// Something else is there, or its directory is not.
+pub fn look(path: &Path) -> Result<(), FuseError> {
+    let os = |source| FuseError::Os { path: path.to_owned(), what: "look at", source };
+    match fuse::is_mounted(path) {
+        Ok(true) => Ok(()),
+        Ok(false) => may_hide(path).map_err(os)?,
+        Err(e) if is_stale(&e) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && parent(path).is_dir() => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(FuseError::NoDirectory { path: path.to_owned() }),
+        Err(e) => Err(os(e)),
+    }
+}
+
+/// Whether a mount may hide what is there.
+fn may_hide(path: &Path) -> io::Result<Result<(), FuseError>> {
+    let there = fs::symlink_metadata(path)?;
+    Ok(match there.len() {
+        _ if !there.is_file() => Err(FuseError::NotAFile(path.to_owned())),
+        0 => Ok(()),
+        _ => Err(FuseError::HasData(path.to_owned())),
+    })
+}
+
 /// Mounts, as root by itself and otherwise with the helper.
 fn mount_at(path: &Path, mount: &FuseMount<'_>) -> Result<OwnedFd, FuseError> {
     let os = |what| move |source| FuseError::Os { path: path.to_owned(), what, source };
-    let device = fuse::open_fuse().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => FuseError::NoDevice,
-        io::ErrorKind::PermissionDenied => FuseError::DeviceForbidden,
-        _ if Errno::from_io_error(&e) == Some(Errno::NXIO) || Errno::from_io_error(&e) == Some(Errno::NODEV) => {
-            FuseError::NoDevice
-        }
-        _ => os("open /dev/fuse for")(e),
-    })?;
+    let device = open_device()?;
     match fuse::mount_fuse(&device, path, mount) {
         Ok(()) => Ok(device),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {

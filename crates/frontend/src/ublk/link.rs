@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 /// What devices of ublk are called.
 const PREFIX: &str = "/dev/ublkb";
 
-/// Whether something may have the name: nothing has it, or a link to a device of ublk that was left.
+/// Whether a device may have the name `path`: nothing has it, or a link to a device of ublk that was left.
 ///
 /// # Errors
 /// Something else has it, or its directory is not there.
-pub(super) fn look(path: &Path) -> Result<(), UblkError> {
+pub fn look(path: &Path) -> Result<(), UblkError> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().unwrap_or(Path::new("/"));

@@ -14,6 +14,7 @@ pub mod rules;
 mod server;
 
 pub use error::UblkError;
+pub use link::look;
 pub use mark::Mark;
 pub use port::{DeviceLimits, UblkPort};
-pub use server::{UblkOptions, UblkServer, are_there, sweep};
+pub use server::{UblkOptions, UblkServer, are_there, probe, sweep};

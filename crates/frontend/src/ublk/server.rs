@@ -85,6 +85,14 @@ fn control() -> Result<(UblkControl, u64), UblkError> {
     }
 }
 
+/// Whether this process can make block devices here.
+///
+/// # Errors
+/// There is no driver, or it is too old, or it is not for this process to use.
+pub fn probe() -> Result<(), UblkError> {
+    control().map(drop)
+}
+
 /// Something failed with a device.
 fn os(id: u32, what: &'static str) -> impl Fn(io::Error) -> UblkError {
     move |e| match e.kind() {

@@ -7,13 +7,14 @@
 //!
 //! A disk's curve is what both stores together would miss, beyond the RAM that it has: RAM is divided first.
 
+use super::ends::Ends;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use undercroft_cache::ssd::OwnerStats;
 use undercroft_cache::{Core, DiskId};
-use undercroft_config::{Layout, ServePlan, UNIT_BYTES};
-use undercroft_engine::control::{Activity, ControllerKind, Governor, Leaf, Mover, Position};
+use undercroft_config::{Layout, ServePlan, UNIT_BYTES, keys};
+use undercroft_engine::control::{Activity, ControllerKind, Event, Governor, Leaf, Mover, Position};
 use undercroft_engine::curve::{Benefit, Stacked, StoreTimes};
 use undercroft_engine::shares::BLOCKS_MAX;
 use undercroft_engine::{Curve, Telemetry};
@@ -170,6 +171,16 @@ impl BelowShares {
         self.disks.get(name)
     }
 
+    /// What moved to, from and within a node, of all nodes for `host`, with how long ago that was; a disk by its full
+    /// name. With `within`, only of what was divided in that VM.
+    pub(in crate::service) fn events(&self, name: &str, within: Option<&str>) -> Vec<(&Event, Option<Duration>)> {
+        let mut all = Vec::new();
+        for worker in self.workers.values() {
+            all.extend(worker.events(name, within).map(|e| (e, worker.ends.ago(e.interval))));
+        }
+        all
+    }
+
     /// Whether nothing would move in an interval in which no disk has anything to do.
     pub(super) fn rests(&self) -> bool {
         self.workers.values().all(|w| w.governor.rests())
@@ -203,6 +214,7 @@ impl BelowShares {
 struct WorkerShares {
     layout: Layout,
     governor: Governor,
+    ends: Ends,
     /// What `layout` is of.
     followed: Option<(Arc<ServePlan>, u64, BTreeSet<String>)>,
 }
@@ -223,6 +235,7 @@ impl WorkerShares {
             }
         }
         self.decide(disks);
+        self.ends.note();
         self.begin(room, disks);
         let mut own: Vec<&mut BelowDisk> =
             disks.iter_mut().filter(|(name, _)| self.layout.disk(name).is_some()).map(|(_, d)| d).collect();
@@ -232,6 +245,18 @@ impl WorkerShares {
         let step = (room / STEP_PART).max(plan.ssd.segment_bytes / UNIT_BYTES);
         Mover { blocks_per_tick: step }.tick(room, &mut positions);
         own.iter_mut().zip(positions).for_each(|(disk, p)| disk.share = Some(p.limit));
+    }
+
+    /// See [`BelowShares::events`].
+    fn events<'a>(&'a self, name: &str, within: Option<&str>) -> Box<dyn Iterator<Item = &'a Event> + 'a> {
+        let (layout, events) = (&self.layout, self.governor.events());
+        let inside = within.map(|vm| layout.find(vm).map_or(Vec::new(), |vm| layout.tree().below(vm)));
+        let of_it = move |e: &&Event| inside.as_ref().is_none_or(|nodes| nodes.contains(&e.node.node));
+        match layout.find(name).or_else(|| layout.disk(name)) {
+            _ if name == keys::HOST => Box::new(events.since(0).filter(of_it)),
+            Some(id) => Box::new(events.about(id).filter(of_it)),
+            None => Box::new(std::iter::empty()),
+        }
     }
 
     /// Makes the tree that of the plan, for these disks.
@@ -295,7 +320,7 @@ fn without_goals(kind: ControllerKind) -> ControllerKind {
 mod tests {
     use super::*;
     use crate::service::plan_for_tests::plan;
-    use undercroft_config::{StoreChoice, keys};
+    use undercroft_config::StoreChoice;
 
     const ROOM: u64 = 20_000;
     const SEGMENT: u64 = (2 << 20) / UNIT_BYTES;
@@ -395,6 +420,12 @@ mod tests {
             assert!(intervals < 100, "{:?}", load.all());
         }
         assert!(intervals > 5 && load.share("b") >= keys::SHARE_BYTES_MIN / UNIT_BYTES);
+        let told = load.shares.events("a", None);
+        let gains = told.iter().filter(|(e, ago)| ago.is_some() && e.to.as_ref().is_some_and(|to| &*to.name == "a"));
+        assert!(gains.count() > 0 && load.shares.events("nobody", None).is_empty(), "{told:?}");
+        assert!(
+            load.shares.events("host", None).len() >= told.len() && load.shares.events("host", Some("vm")).is_empty()
+        );
         // The other way round as well.
         let disks = [("b", looping(15_100)), ("a", scan())];
         (0..100).for_each(|_| load.interval(&disks));

@@ -4,9 +4,10 @@
 //! `followed` names a plan, the tree is that of it, with those floors raised.
 
 use super::below::BelowShares;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use super::ends::Ends;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use undercroft_config::{Layout, Misfit, ServePlan, UNIT_BYTES};
 use undercroft_engine::Curve;
 use undercroft_engine::control::{Activity, Governor};
@@ -57,13 +58,9 @@ pub(in crate::service) struct ShareManager {
     pub(in crate::service) moving: bool,
     /// What stands in the way of dividing, once said.
     pub(in crate::service) problem: Option<String>,
-    pub(in crate::service) intervals: u64,
-    /// When each of the last ones ended, the youngest at the end.
-    ended: VecDeque<Instant>,
+    /// The intervals so far.
+    pub(in crate::service) ends: Ends,
 }
-
-/// Ends of intervals that are kept: as many as there are events at most.
-const ENDS_MAX: usize = 4096;
 
 impl ShareManager {
     /// Makes the tree that of `plan`, with floors as they are set. Nothing is done where it is that already.
@@ -104,21 +101,6 @@ impl ShareManager {
     /// is that of `plan`, shares are where they were to go, and no disk demands what it had before it fell silent.
     pub(super) fn rests(&self, plan: &Arc<ServePlan>) -> bool {
         self.is_of(plan) && !self.moving && self.problem.is_none() && self.governor.rests() && self.below.rests()
-    }
-
-    pub(super) fn interval_ended(&mut self) {
-        self.intervals += 1;
-        if self.ended.len() == ENDS_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(Instant::now());
-    }
-
-    /// How long ago the interval of this number (the first is 0) ended, if that is still known.
-    pub(in crate::service) fn decided_ago(&self, interval: u64) -> Option<Duration> {
-        let back = self.intervals.checked_sub(interval + 1)?;
-        let at = self.ended.len().checked_sub(usize::try_from(back).ok()? + 1)?;
-        self.ended.get(at).map(Instant::elapsed)
     }
 }
 

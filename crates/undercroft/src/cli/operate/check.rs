@@ -2,7 +2,7 @@
 //!
 //! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would open the
 //! images, and writes to those that are not read-only would be served, as far as that can be told of images that are in
-//! use, or not for this user to read.
+//! use, or not for this user to read; and if no disk is to be a file or a device that this host cannot make.
 
 use super::args::CheckArgs;
 use super::serve::in_place_of_configuration;
@@ -15,6 +15,7 @@ use undercroft_backend::qcow2::{Examined, examine};
 use undercroft_backend::{OpenError, OpenOptions};
 use undercroft_config::{self as config, Overrides, Problem, Problems, ServePlan, Severity};
 use undercroft_config::{ImageFormat, ImageSpec};
+use undercroft_daemon::service::obstacles::{Obstacle, obstacles};
 use undercroft_units::{Size, Time};
 
 #[derive(Serialize)]
@@ -58,6 +59,7 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
     let unusable = |p: &Problem| p.severity == Severity::Error;
     if let Some(plan) = plan.as_ref().filter(|_| !problems.iter().any(unusable)) {
         problems.extend(plan.disks.iter().filter_map(of_image));
+        problems.extend(plan.disks.iter().flat_map(|disk| of_host(disk, &plan.daemon.runtime_dir)));
     }
     let least = if args.let_wait { Severity::Error } else { Severity::Disk };
     let ok = problems.iter().all(|p| p.severity < least);
@@ -98,6 +100,16 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
 fn problem_of(disk: &config::DiskPlan, severity: Severity, error: String, remedy: &str) -> Problem {
     let place = format!("disk \"{}\", image {}", disk.name, disk.image.location);
     Problem { severity, line: None, place, error, remedy: remedy.to_owned() }
+}
+
+/// What stands on this host against a disk's being a file or a block device.
+fn of_host(disk: &config::DiskPlan, runtime_dir: &Path) -> Vec<Problem> {
+    let problem = |Obstacle { error, key, is_of_user }| {
+        let severity = if is_of_user { Severity::Warning } else { Severity::Disk };
+        let remedy = format!("or leave `{key}` out, and have the disk reached in another way");
+        Problem { severity, line: None, place: format!("disk \"{}\", `{key}`", disk.name), error, remedy }
+    };
+    obstacles(disk, runtime_dir).into_iter().map(problem).collect()
 }
 
 /// Why a disk's image would not be opened, or what is wrong with its tables.

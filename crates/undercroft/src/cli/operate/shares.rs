@@ -152,8 +152,9 @@ pub fn why(args: &WhyArgs, out: &mut Out) -> Result<(), Failure> {
 fn told(event: &ShareEvent) -> String {
     let ago = |seconds: u64| format!("{} ago", status::duration(seconds as f64));
     let when = event.seconds_ago.map_or(format!("interval {}", event.interval), ago);
-    let head =
-        format!("{when}, in {}: {}", event.node, if event.decided.is_empty() { &event.text } else { &event.decided });
+    let store = if event.ssd { ", SSD store" } else { "" };
+    let what = if event.decided.is_empty() { &event.text } else { &event.decided };
+    let head = format!("{when}, in {}{store}: {what}", event.node);
     let mut text = format!("{}\n", paint(HEADING, &head));
     if !event.seen.is_empty() {
         text += &format!("  seen:     {}\n", event.seen);
@@ -271,5 +272,7 @@ mod tests {
             "1min 15s ago, in host: web gets 2MiB from db\n  seen:     web misses less\n  \
              expected: 700 misses fewer an interval\n"
         );
+        let below = ShareEvent { ssd: true, ..event };
+        assert!(strip_str(&told(&below)).to_string().starts_with("1min 15s ago, in host, SSD store: web gets"));
     }
 }
