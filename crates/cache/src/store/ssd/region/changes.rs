@@ -62,6 +62,7 @@ impl<F: FaultInjection> Region<F> {
         let owner = self.owner_mut(number);
         if blocks.start < end && owner.entries > 0 {
             owner.dropping.push(blocks.start..end);
+            self.may_drop = true;
             self.drop_blocks(number);
         }
     }
@@ -76,11 +77,14 @@ impl<F: FaultInjection> Region<F> {
 
     /// Whether blocks of large ranges are still to be dropped.
     pub(in super::super) fn has_more_to_drop(&self) -> bool {
-        self.owners.iter().flatten().any(|o| !o.dropping.is_empty())
+        self.may_drop && self.owners.iter().flatten().any(|o| !o.dropping.is_empty())
     }
 
     /// A step of dropping blocks of large ranges, for each owner that has some.
     pub(super) fn drop_some(&mut self) {
+        if !self.may_drop {
+            return;
+        }
         let waits = |o: &Option<Owner>| o.as_ref().is_some_and(|o| !o.dropping.is_empty());
         while let Some(number) = self.owners.iter().position(waits) {
             self.drop_blocks(number as u16);
@@ -88,6 +92,7 @@ impl<F: FaultInjection> Region<F> {
                 break;
             }
         }
+        self.may_drop = self.owners.iter().any(waits);
     }
 
     /// Drops the next blocks of what is to be dropped of an owner, at most so many that no event takes long.

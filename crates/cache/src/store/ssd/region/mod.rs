@@ -115,6 +115,9 @@ pub struct Region<F: FaultInjection> {
     index: Index,
     segments: Segments,
     owners: Vec<Option<Owner>>,
+    /// Whether there may be owners with something to drop: all of them are looked at only then, since it is asked in
+    /// every turn of the worker.
+    may_drop: bool,
     next_generation: u64,
     arena: Arena,
     /// Frames of blocks that wait to be written.
@@ -157,6 +160,7 @@ impl<F: FaultInjection> Region<F> {
             segments: Segments::new(&layout),
             layout,
             owners: (0..OWNERS_MAX).map(|_| None).collect(),
+            may_drop: false,
             next_generation: 1,
             arena: Arena::new(SSD_STAGED_MAX + SSD_IO_FRAMES)?,
             staged: 0,
