@@ -5,6 +5,7 @@
 //! process has said that it serves no more; if anything that it served cannot be, this one ends, and the other goes on;
 //! what is cached is used only if the image is what it was when that was listed.
 
+use super::laps::Laps;
 use super::leaving::kept_stamp;
 use super::ssd::refusal as ssd_refusal;
 use super::{ServedDisk, Service, ServiceError};
@@ -39,6 +40,8 @@ pub(crate) struct Arrival {
     sessions: HashMap<String, (OwnedFd, Established)>,
     starters: Vec<(Arc<ServedDisk>, Starter)>,
     problem: Option<String>,
+    /// What it took since the other process has told all: nobody serves meanwhile.
+    laps: Laps,
 }
 
 fn soon() -> Instant {
@@ -69,7 +72,8 @@ impl Service {
             let places = names.zip(offer.places).collect();
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
-            let mut arrival = Arrival { channel, disks, places, snapshot: None, sessions, starters, problem: None };
+            let (snapshot, problem, laps) = (None, None, Laps::default());
+            let mut arrival = Arrival { channel, disks, places, snapshot, sessions, starters, problem, laps };
             arrival.take(same, &service)?;
             return Ok((service, arrival));
         }
@@ -111,7 +115,8 @@ impl Arrival {
     pub(super) fn from_manager(snapshot: KeptList) -> Self {
         let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
         let places = snapshot.disks.iter().map(|d| (d.name.clone(), d.worker as usize)).collect();
-        Self { channel: None, disks, places, snapshot: Some(snapshot), sessions, starters, problem: None }
+        let (snapshot, problem, laps) = (Some(snapshot), None, Laps::default());
+        Self { channel: None, disks, places, snapshot, sessions, starters, problem, laps }
     }
 
     /// Whether the other process is there, and goes on if this one does not.
@@ -131,6 +136,7 @@ impl Arrival {
     /// Takes what the other process leaves, which serves nobody any more.
     fn take(&mut self, keeps: bool, service: &Service) -> io::Result<()> {
         let (left, list, fds): (Left, _, _) = letters::receive(self.other()?, soon())?;
+        self.laps = Laps::default();
         keep_files(true);
         let mut fds = fds.into_iter();
         let short = || io::Error::other("a descriptor is missing");
@@ -148,6 +154,7 @@ impl Arrival {
         }
         if let Some(ssd) = left.ssd {
             service.take_ssd(ssd, &mut fds)?;
+            self.laps.end("SSD store");
         }
         service.expect_files(left.files, &mut fds)?;
         match KeptList::decode(&list) {
@@ -155,11 +162,13 @@ impl Arrival {
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
             Err(e) => tracing::warn!("what was cached is not used: {e}"),
         }
+        self.laps.end("list of what is cached");
         Ok(())
     }
 
     /// Gives the disks, which nobody reaches yet, what was cached of them. All other memory is free then.
     pub(super) fn restore(&mut self, service: &Service) {
+        self.laps.end("opening images");
         let mut kept: HashMap<String, KeptDisk> =
             self.snapshot.take().into_iter().flat_map(|s| s.disks).map(|d| (d.name.clone(), d)).collect();
         for disk in service.disks() {
@@ -175,6 +184,7 @@ impl Arrival {
         for worker in &service.workers {
             let _ = worker.wait_for(|w| w.core().settle_frames());
         }
+        self.laps.end("what is cached");
     }
 
     /// Has a disk that listens take over the front end that was connected to it.
@@ -214,6 +224,8 @@ impl Arrival {
         if let Some(problem) = self.problem.take() {
             return Err(io::Error::other(problem));
         }
+        self.laps.end("sessions");
+        tracing::info!("ready to take over after {:?} ({})", self.laps.elapsed(), self.laps);
         letters::send(self.other()?, &Ready { form: FORM }, Vec::new(), Vec::new(), soon())?;
         let (Begin { .. }, _, _) = letters::receive(self.other()?, soon())?;
         keep_files(false);

@@ -43,12 +43,9 @@ pub fn obstacles(plan: &DiskPlan, runtime_dir: &Path) -> Vec<Obstacle> {
     file.into_iter().chain(device).collect()
 }
 
-/// Whether this host has what a disk of the plan needs: asked before its image is opened, for the answer is the same
-/// each time it is tried again.
+/// Whether this host has the driver that a disk of the plan needs: asked before its image is opened, for the answer is
+/// the same each time it is tried again. A file may go on with what another process has left, without any driver.
 pub(super) fn probe(plan: &DiskPlan) -> Result<(), ServiceError> {
-    if plan.file.is_some() {
-        fuse::probe().map_err(|source| ServiceError::Fuse { disk: plan.name.clone(), source })?;
-    }
     if plan.device.is_some() {
         ublk::probe().map_err(|source| ServiceError::Ublk { disk: plan.name.clone(), source })?;
     }

@@ -225,7 +225,7 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("PATCH /v1/nodes/web:root", r#"{"exclusive": "capture", "weight": 300}"#, 403, "exclusive of"),
         ("PATCH /v1/nodes/web:rot", weight, 404, "did you mean \\\"web:root\\\"?"),
         ("PATCH /v1/nodes/host", r#"{"controller": "static"}"#, 404, "there is no VM, container or disk"),
-        ("GET /v1/nodes/web/events", "", 200, "[{\"sequence\":0,\"interval\":0,\"node\":\"web\""),
+        ("GET /v1/nodes/web/events", "", 200, "[{\"sequence\":0,\"interval\":0,\"ssd\":false,\"node\":\"web\""),
         ("GET /v1/nodes/host/events", "", 404, "there is no VM, container or disk"),
         ("PUT /v1/ranges", r#"{"disk": "secret:root", "container": "a", "ranges": []}"#, 404, "secret:root"),
         ("PUT /v1/ranges", r#"{"disk": "web:root", "container": "a", "ranges": []}"#, 200, "\"ranges\":0"),
