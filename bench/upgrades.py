@@ -34,6 +34,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--rounds", type=int, default=5, help="upgrades of each cell (5)")
     p.add_argument("--ram", type=float, default=4, help="GiB of the RAM store (4)")
     p.add_argument("--ssd", type=float, default=10, help="GiB of the SSD store (10)")
+    p.add_argument("--only", default="", metavar="REGEX", help="cells whose name matches, such as 'SSD' (all)")
     p.add_argument("--program", default=peers.UNDERCROFT, help="the undercroft to measure (target/release)")
     p.add_argument("--driver", default=str(Path(peers.UNDERCROFT).with_name("undercroft-driver")), help="its driver")
     p.add_argument("--scratch", type=Path, default=Path("/var/tmp"), help="where there is room for it (/var/tmp)")
@@ -143,6 +144,9 @@ def main() -> int:
     cells = [("empty", 0, False), (f"RAM {a.ram:g} GiB", ram, False)]
     if ssd:
         cells.append((f"RAM {a.ram:g} GiB, SSD {a.ssd:g} GiB", ram + ssd, True))
+    cells = [of for of in cells if re.search(a.only, of[0])]
+    if not cells:
+        sys.exit(f"--only: no cell matches '{a.only}'; there are 'empty', 'RAM ...' and 'RAM ..., SSD ...'")
     with tempfile.TemporaryDirectory(dir=a.scratch, prefix="undercroft-upgrades-") as scratch:
         folder = Path(scratch)
         image = image_of(folder / "image.raw", max(length for _, length, _ in cells) + GIB // 2)

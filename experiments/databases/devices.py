@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
@@ -23,6 +24,7 @@ MIB = 1 << 20
 DEPTH = 32
 READS = ("--depth", DEPTH, "--block", 4096, "--pattern", "rand")
 TURNS = 7
+COMPARED_TURNS = 9
 KILLS = 5
 # Longer than the 5 s after which what a disk without changes has is written down.
 REST_SECONDS = 8
@@ -54,12 +56,12 @@ def placed(core):
 class Store:
     """A daemon with one disk whose blocks are on its SSD store."""
 
-    def __init__(self, lab, image_mib):
-        self.lab, self.image_mib = lab, image_mib
+    def __init__(self, lab, image_mib, program=None, name="devices"):
+        self.lab, self.image_mib, self.program, self.name = lab, image_mib, program or lab.undercroft, name
         self.process = None
 
     def __enter__(self):
-        self.folder = self.lab.work / "devices"
+        self.folder = self.lab.work / self.name
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.run_dir = Path(tempfile.mkdtemp(prefix="undercroft-", dir="/run" if os.access("/run", os.W_OK) else None))
@@ -85,8 +87,8 @@ class Store:
 
     def start(self):
         """Starts the daemon, and waits for nothing."""
-        argv = [*placed(self.lab.cores[0]), self.lab.undercroft, "serve"]
-        self.log = self.lab.work / "devices.log"
+        argv = [*placed(self.lab.cores[0]), self.program, "serve"]
+        self.log = self.lab.work / f"{self.name}.log"
         self.process = process.start([*argv, self.run_dir / "stores.toml"], self.log)
 
     def wait(self):
@@ -96,7 +98,7 @@ class Store:
 
     def ctl(self, *words):
         """The JSON of a command."""
-        argv = [self.lab.undercroft, *words, "--json", "--control", self.control]
+        argv = [self.program, *words, "--json", "--control", self.control]
         return json.loads(process.run(argv, f"undercroft {words[0]}", seconds=60))
 
     def drive(self, *words):
@@ -186,6 +188,44 @@ def kill(store):
             return {"seconds": seconds, "starts": starts, "cached_bytes": store.ctl("ssd")["cached_bytes"]}
         time.sleep(0.02)
     raise process.Stopped(f"a killed daemon does not come up again: {process.tail(store.log)}")
+
+
+def compare(lab, program):
+    """What hits of two builds cost, in turns with raw reads of the file of the first: words for people."""
+    image_mib = 256
+    with Store(lab, image_mib) as store, Store(lab, image_mib, program, "devices-beside") as beside:
+        parts = []
+        for of in (store, beside):
+            of.wait()
+            lab.screen.status("stores", f"filling the SSD store of {of.name}")
+            parts.append(of.warm())
+        with Peer(store) as peer:
+            ways = {
+                "raw": lambda _: raw(lab, store.ssd, lab.turn_seconds),
+                "hits": lambda turn: hit(store, lab.turn_seconds, turn),
+                "beside": lambda turn: hit(beside, lab.turn_seconds, turn),
+                "peer": lambda turn: peer.read(lab.turn_seconds, turn),
+            }
+            turns = []
+            for turn in range(COMPARED_TURNS):
+                lab.screen.status("stores", f"SSD hits of two builds, turn {turn + 1} of {COMPARED_TURNS}")
+                names = list(ways)[turn % 4 :] + list(ways)[: turn % 4]
+                turns.append({name: ways[name](turn) for name in names})
+    lab.screen.clear()
+
+    def median(of, to, what="iops"):
+        ratios = sorted(turn[of][what] / turn[to][what] for turn in turns)
+        return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+    return [
+        f"{len(turns)} turns of {lab.turn_seconds} s; on the SSD {parts[0]:.0%} and {parts[1]:.0%} of {image_mib} MiB;"
+        f" load {os.getloadavg()[0]:.1f}",
+        f"throughput of hits, this build to the one beside it   {median('hits', 'beside')}",
+        f"processor time of a hit, the same                     {median('hits', 'beside', 'cpu_us')}",
+        f"raw reads to hits: throughput                         {median('raw', 'hits')}",
+        f"raw reads to hits of the one beside it                {median('raw', 'beside')}",
+        f"raw reads to qemu-storage-daemon                      {median('raw', 'peer')}",
+    ]
 
 
 def measure(lab):

@@ -40,6 +40,8 @@ EXAMPLES = """examples:
         experiments are forgotten
   make lab-stores LAB="--only devices"
         the SSD store by itself
+  make lab-stores LAB="--only devices --beside PATH"
+        SSD hits of this build in turns with those of another one: nothing is stored
   make lab-stores LAB="--report"
         writes tables and pictures again from the stored results
 """
@@ -62,6 +64,7 @@ def options():
     p.add_argument("--warm-up", type=int, metavar="SECONDS", help="without wait before it (default: 30; quick: 8)")
     p.add_argument("--data", type=int, metavar="MIB", help="size of each database (default: 192)")
     p.add_argument("--undercroft", type=Path, default=BUILT / "undercroft", help="the program to measure")
+    p.add_argument("--beside", type=Path, metavar="PATH", help="compare SSD hits with those of another build")
     p.add_argument("--driver", type=Path, default=BUILT / "undercroft-driver", help="the benchmark's driver")
     p.add_argument("--ssd-cost", type=Path, default=BUILT / "examples" / "ssd_cost", help="the example that recovers")
     p.add_argument("--work", type=Path, default=ROOT / "build" / "lab" / "stores", help="folder of images and logs")
@@ -90,6 +93,8 @@ def arguments(argv=None):
         p.error("--data: from 16 to 65536 MiB")
     if a.seconds < 1 or a.warm_up < 1:
         p.error("--seconds, --warm-up: at least 1")
+    if a.beside and not os.access(a.beside, os.X_OK):
+        p.error(f"--beside: {a.beside} is no program that can be run")
     a.out = a.out or ROOT / ("build/lab" if a.quick else "docs/results")
     return a
 
@@ -184,10 +189,13 @@ def of_cell(lab, store, cell, a, facts):
 
 def of_devices(lab, store, a, facts):
     """The SSD store by itself."""
-    del a
     missing = [str(path.name) for path in (lab.driver, lab.ssd_cost) if not path.exists()]
     if missing or not devices.has_fio():
         raise Stopped(f"missing: {', '.join(missing) or 'fio with io_uring'} (make lab-stores builds and installs it)")
+    if a.beside:
+        for line in devices.compare(lab, a.beside.absolute()):
+            lab.screen.say(line)
+        return
     store.begin("devices", facts | {"title": "the SSD store by itself", "load_before": os.getloadavg()[0]})
     store.add("devices", "hits", {"title": "hits and kills", "runs": [devices.measure(lab)]})
     store.add("devices", "recovery", {"title": "recovery", "runs": [devices.recovery(lab)]})
@@ -242,11 +250,15 @@ def main():
     if a.list or not wanted:
         print("\n".join(wanted) or "lab: no experiment matches --only")
         return 0 if wanted else 2
+    if a.beside and list(wanted) != ["devices"]:
+        print("lab: --beside compares SSD hits alone: add --only devices", file=sys.stderr)
+        return 2
     try:
         store = Store(a.out / "stores.json.xz")
         if not a.report:
             measure(a, store, screen, wanted)
-        write(store, a.out, screen)
+        if not a.beside:
+            write(store, a.out, screen)
         return 0
     except (Stopped, cgroup.Unavailable, ValueError, OSError) as e:
         screen.clear()

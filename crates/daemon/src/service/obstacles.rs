@@ -24,21 +24,17 @@ pub struct Obstacle {
 /// missing.
 pub fn obstacles(plan: &DiskPlan, runtime_dir: &Path) -> Vec<Obstacle> {
     let made = |path: &Path| path.parent().is_some_and(|dir| dir.starts_with(runtime_dir));
-    let file = plan.file.as_deref().and_then(|path| match fuse::probe().and_then(|()| fuse::look(path)) {
-        Ok(()) => None,
-        Err(FuseError::NoDirectory { .. }) if made(path) => None,
-        Err(e) => {
-            let is_of_user = matches!(e, FuseError::DeviceForbidden | FuseError::Os { .. });
-            Some(Obstacle { error: e.to_string(), key: "fuse", is_of_user })
-        }
+    let file = plan.file.as_deref().and_then(|path| {
+        let error = fuse::probe().and_then(|()| fuse::look(path)).err()?;
+        let is_of_user = matches!(error, FuseError::DeviceForbidden | FuseError::Os { .. });
+        let will_do = matches!(error, FuseError::NoDirectory { .. }) && made(path);
+        (!will_do).then(|| Obstacle { error: error.to_string(), key: "fuse", is_of_user })
     });
-    let device = plan.device.as_deref().and_then(|path| match ublk::probe().and_then(|()| ublk::look(path)) {
-        Ok(()) => None,
-        Err(UblkError::NoDirectory { .. }) if made(path) => None,
-        Err(e) => {
-            let is_of_user = matches!(e, UblkError::NotPermitted | UblkError::Link { .. });
-            Some(Obstacle { error: e.to_string(), key: "ublk", is_of_user })
-        }
+    let device = plan.device.as_deref().and_then(|path| {
+        let error = ublk::probe().and_then(|()| ublk::look(path)).err()?;
+        let is_of_user = matches!(error, UblkError::NotPermitted | UblkError::Link { .. });
+        let will_do = matches!(error, UblkError::NoDirectory { .. }) && made(path);
+        (!will_do).then(|| Obstacle { error: error.to_string(), key: "ublk", is_of_user })
     });
     file.into_iter().chain(device).collect()
 }

@@ -4,7 +4,8 @@
 
 use super::Sim;
 use super::losses::Told;
-use super::world::{Peer, SimPort, what};
+use super::port::{Peer, SimPort};
+use super::world::what;
 use crate::faults::die_at;
 use crate::fuse::sim_file::SimFile;
 use crate::nbd::sim_client::SimClient;
@@ -309,10 +310,11 @@ impl Sim {
             self.listen_at(p, true, 1 << 20);
         }
         let d = self.world.ports[p].disk;
-        let (leaving, lost) = match &mut self.world.ports[p].peer {
-            Peer::Client(c) => (c.leaving, c.end()),
-            Peer::File(f) => (f.unmounted, f.end()),
-            Peer::Device(b) => (b.stopped, b.end()),
+        let leaving = self.world.ports[p].peer.is_leaving();
+        let lost = match &mut self.world.ports[p].peer {
+            Peer::Client(c) => c.end(),
+            Peer::File(f) => f.end(),
+            Peer::Device(b) => b.end(),
             Peer::Guest(_) => return,
         };
         if !leaving {
@@ -460,21 +462,24 @@ impl Sim {
         slot.backlog = Backlog::default();
         self.activate(p);
         let slot = &mut self.world.ports[p];
+        let is_asked_again = !power_cut && !slot.peer.is_leaving();
         match &mut slot.peer {
-            Peer::File(f) if !power_cut && !f.unmounted => {
+            Peer::File(_) | Peer::Device(_) if is_asked_again => {
                 let now = self.world.time;
-                let works = f.works().map(|work| begin_again(&mut self.world.sides[d].model, work, now)).count();
-                f.revive(p as u32, &info, &mut self.rng);
+                let works = slot.works().map(|work| begin_again(&mut self.world.sides[d].model, work, now)).count();
+                let of = match &mut slot.peer {
+                    Peer::File(f) => {
+                        f.revive(p as u32, &info, &mut self.rng);
+                        "of a file"
+                    }
+                    Peer::Device(b) => {
+                        b.take_over(p as u32, &info, &mut self.rng);
+                        "of a device"
+                    }
+                    Peer::Client(_) | Peer::Guest(_) => return,
+                };
                 if works > 0 {
-                    self.world.coverage.met("asked again", "of a file");
-                }
-            }
-            Peer::Device(b) if !power_cut && !b.stopped => {
-                let now = self.world.time;
-                let works = b.works().map(|work| begin_again(&mut self.world.sides[d].model, work, now)).count();
-                b.take_over(p as u32, &info, &mut self.rng);
-                if works > 0 {
-                    self.world.coverage.met("asked again", "of a device");
+                    self.world.coverage.met("asked again", of);
                 }
             }
             // Of what was not answered nobody knows; the model has seen to it.

@@ -5,7 +5,8 @@
 //! loss and no failed operation excuses is a violation, and so is a success that hides a loss.
 
 use super::Sim;
-use super::world::{B, Peer, SimPort, World};
+use super::port::{Peer, SimPort};
+use super::world::{B, World};
 use crate::faults::Switched;
 use crate::work::{Finished, Verb, Violation, Work};
 use std::ops::Range;

@@ -5,7 +5,7 @@
 //! rings along, and nothing else: no record of requests under way.
 
 use super::Sim;
-use super::world::Peer;
+use super::port::Peer;
 
 /// Visits that a queue gets at most until it is at rest.
 const VISITS_MAX: usize = 200;

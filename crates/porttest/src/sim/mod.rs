@@ -16,6 +16,7 @@ mod coverage;
 mod life;
 mod losses;
 mod migrations;
+mod port;
 mod rest;
 mod serve;
 mod storms;
@@ -28,6 +29,7 @@ use crate::faults::{Switched, die_at, plant};
 use crate::work::Violation;
 pub use coverage::Coverage;
 use losses::STEPS_BETWEEN;
+use port::{Peer, SimPort};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry};
@@ -37,7 +39,7 @@ use undercroft_frontend::faults::PortBug;
 use undercroft_frontend::turns::{Flows, Turn};
 use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
-use world::{B, Peer, Side, SimPort, World};
+use world::{B, Side, World};
 
 /// How far behind the beginnings of 4096 bytes a guest's pages begin: partitions at sector 63, file systems of 1 KiB
 /// blocks, and others.

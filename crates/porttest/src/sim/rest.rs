@@ -4,7 +4,7 @@
 //! unless something told of him.
 
 use super::Sim;
-use super::world::Peer;
+use super::port::Peer;
 use crate::faults::die_at;
 use undercroft_cache::{DiskId, Event};
 
@@ -109,12 +109,7 @@ impl Sim {
     fn judge_rest(&mut self) {
         for p in 0..self.world.ports.len() {
             let slot = &mut self.world.ports[p];
-            let leaving = match &slot.peer {
-                Peer::Client(c) => c.leaving,
-                Peer::File(f) => f.unmounted,
-                Peer::Device(b) => b.stopped,
-                Peer::Guest(_) => false,
-            };
+            let leaving = slot.peer.is_leaving();
             let left = slot.works().next().map(|w| w.clone());
             if let Some(work) = left {
                 let visible = match &mut slot.peer {

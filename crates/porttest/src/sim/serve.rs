@@ -4,7 +4,7 @@
 //! among the flows exactly if it is active.
 
 use super::Sim;
-use super::world::Peer;
+use super::port::Peer;
 use crate::faults::{die_at, living};
 use undercroft_cache::limits::{BATCH, STEP_BYTES};
 use undercroft_cache::{DiskId, Event, Op, Request};

@@ -5,7 +5,7 @@
 //! served, is nobody else's wait.
 
 use super::Sim;
-use super::world::Peer;
+use super::port::Peer;
 use crate::work::Verb;
 
 /// Turns of a flood.

@@ -3,7 +3,8 @@
 //! Owns the mix of requests. Never judges. Invariant: no more is under way than the model of a disk can follow.
 
 use super::Sim;
-use super::world::{B, Peer};
+use super::port::Peer;
+use super::world::B;
 use crate::vhost::sim_guest::{DATA_MAX, PAGES_MAX, WHOLE_PAGES};
 use crate::work::{Verb, Work};
 
@@ -33,10 +34,10 @@ impl Sim {
                 let queue = self.rng.below(u64::from(g.shape().0)) as u16;
                 self.post(p, queue, None)
             }
-            Peer::Client(c) if !c.leaving => self.send(p),
-            Peer::File(f) if !f.unmounted => self.send_to_file(p),
-            Peer::Device(b) if !b.stopped => self.send_to_device(p),
-            Peer::Client(_) | Peer::File(_) | Peer::Device(_) => false,
+            peer if peer.is_leaving() => false,
+            Peer::Client(_) => self.send(p),
+            Peer::File(_) => self.send_to_file(p),
+            Peer::Device(_) => self.send_to_device(p),
         }
     }
 
@@ -113,9 +114,7 @@ impl Sim {
             Verb::Flush | Verb::Wrong => None,
             _ => Some(self.range(geometry.size_bytes, unit, 40 << 10)),
         };
-        let Some(mut work) = self.world.begin(d, verb, range.as_slice(), fua, unmap) else { return false };
-        self.beside_bad(d, &mut work);
-        self.world.note(|| format!("port {p} sends {work:?}"));
+        let Some(work) = self.begun(p, verb, range, fua, unmap) else { return false };
         let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
         c.send(work, &mut self.rng);
         self.arrive_at(p);
@@ -146,9 +145,7 @@ impl Sim {
             Verb::Flush | Verb::Wrong => None,
             _ => Some(self.range(size, unit, 40 << 10)),
         };
-        let Some(mut work) = self.world.begin(d, verb, range.as_slice(), fua, unmap) else { return false };
-        self.beside_bad(d, &mut work);
-        self.world.note(|| format!("port {p} is asked {work:?}"));
+        let Some(work) = self.begun(p, verb, range, fua, unmap) else { return false };
         let Peer::File(f) = &mut self.world.ports[p].peer else { return false };
         f.send(work, size, &mut self.rng);
         self.arrive_at(p);
@@ -176,13 +173,21 @@ impl Sim {
             Verb::Flush | Verb::Wrong => None,
             _ => Some(self.range(size, unit, 40 << 10)),
         };
-        let Some(mut work) = self.world.begin(d, verb, range.as_slice(), fua, unmap) else { return false };
-        self.beside_bad(d, &mut work);
-        self.world.note(|| format!("port {p}, a block device, is asked {work:?}"));
+        let Some(work) = self.begun(p, verb, range, fua, unmap) else { return false };
         let Peer::Device(b) = &mut self.world.ports[p].peer else { return false };
         b.send(work, size, &mut self.rng);
         self.arrive_at(p);
         true
+    }
+
+    /// Work of the client of a port, as far as the model of its disk can follow.
+    fn begun(&mut self, p: usize, verb: Verb, range: Option<(u64, u64)>, fua: bool, unmap: bool) -> Option<Work> {
+        let slot = &self.world.ports[p];
+        let (d, over) = (slot.disk, slot.peer.over());
+        let mut work = self.world.begin(d, verb, range.as_slice(), fua, unmap)?;
+        self.beside_bad(d, &mut work);
+        self.world.note(|| format!("port {p} is asked over {over}: {work:?}"));
+        Some(work)
     }
 
     /// A range: hot or anywhere, of whole units, short or long.
