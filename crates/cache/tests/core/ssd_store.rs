@@ -8,6 +8,7 @@ mod handover;
 
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
+use undercroft_cache::limits::SSD_DROP_BLOCKS;
 use undercroft_cache::ssd::{
     Admission, BootId, Change, Format, Hint, Identity, Kept, Known, Media, Offered, OutOfService, OwnerId, Quiet,
     Recovered, Region, Ssd, SsdDone, SsdFound, SsdIo, SsdIoKind, Stamp, StoreId, Verified, memory_bytes_for,
@@ -367,6 +368,35 @@ fn a_change_waits_until_it_is_recorded_that_a_device_failed() {
 }
 
 /// A block is changed while the last flush is under way before the table calls the disk clean.
+/// Blocks of a change are looked for in steps; whoever changed them would wait for ever if the last ones were forgotten.
+#[test]
+fn a_large_change_waits_until_all_of_its_blocks_are_dropped() {
+    let mut r = Rig::new(6, NoFaults);
+    let known = Known { identity: Identity([8; 64]), blocks: 4 * SSD_DROP_BLOCKS, ..known() };
+    let (large, _) = r.ssd.attach(&known).unwrap();
+    r.ssd.set_share(large, 1 << 20);
+    let end = 3 * SSD_DROP_BLOCKS;
+    let blocks = [0, SSD_DROP_BLOCKS + 1, end - 1, end];
+    for block in blocks {
+        assert_eq!(r.ssd.offer(large, block, &[1; 4096], Hint::default(), 0), Offered::Admitted);
+        r.rest();
+    }
+    let Change::Wait(wait) = r.ssd.change_begins(large, 0..end) else { panic!("one step is not enough") };
+    let mut released = Vec::new();
+    let mut steps = 0;
+    while released.is_empty() {
+        assert_eq!(blocks.map(|block| r.ssd.lookup(large, block).is_some()), [false, false, false, true]);
+        assert!(steps < 10 && r.ssd.has_more_to_drop(), "it waits for ever");
+        r.rest();
+        r.ssd.take_released(&mut released);
+        steps += 1;
+    }
+    assert_eq!((released, r.ssd.has_more_to_drop()), (vec![wait], false));
+    r.ssd.change_ended(large, 0..end);
+    assert_eq!(blocks.map(|block| r.ssd.lookup(large, block).is_some()), [false, false, false, true]);
+    assert_eq!(r.ssd.stats()[0].blocks, 1);
+}
+
 fn changed_while_it_is_written_down<F: FaultInjection>(faults: F) -> usize {
     let mut r = Rig::new(8, faults);
     r.offer(0..FULL);
