@@ -368,7 +368,7 @@ fn a_change_waits_until_it_is_recorded_that_a_device_failed() {
 }
 
 /// A block is changed while the last flush is under way before the table calls the disk clean.
-/// Blocks of a change are looked for in steps; whoever changed them would wait for ever if the last ones were forgotten.
+/// Blocks of a change are looked for in steps; whoever changed them would wait for ever if the last steps did not come.
 #[test]
 fn a_large_change_waits_until_all_of_its_blocks_are_dropped() {
     let mut r = Rig::new(6, NoFaults);
