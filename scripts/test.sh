@@ -95,24 +95,8 @@ export UNDERCROFT_PROGRAM=$PWD/$programs/undercroft UNDERCROFT_DRIVER_PROGRAM=$P
 step "unit, property and simulation tests"
 # Deselected: the long traces, which --long runs optimised.
 elsewhere=(--skip long::)
-# In two halves at once: each has programs that mostly wait, and cargo runs one after the other. The half beside has a process group of its
-# own, which ends with this script; without, a shell has what it runs beside ignore Ctrl-C.
-set -m
-{
-    scripts/cargo test --workspace --locked --no-fail-fast --lib --bins -- "${elsewhere[@]}"
-    status=$?
-    scripts/cargo test --workspace --locked --no-fail-fast --doc
-    exit $((status + $?))
-} </dev/null >"$logs/cargo-beside.log" 2>&1 &
-beside=$!
-set +m
-trap 'kill -- -"$beside" 2>/dev/null' EXIT
-scripts/cargo test --workspace --locked --no-fail-fast --test '*' -- "${elsewhere[@]}" 2>&1 | tee "$logs/cargo.log"
+scripts/rust_tests.py -- "${elsewhere[@]}" 2>&1 | tee "$logs/cargo.log"
 status=${PIPESTATUS[0]}
-wait "$beside"
-status=$((status + $?))
-trap - EXIT
-tee -a "$logs/cargo.log" <"$logs/cargo-beside.log"
 if [ -n "${UNDERCROFT_LONG:-}" ]; then
     scripts/cargo test --release --locked -p undercroft-engine --test golden_long 2>&1 | tee -a "$logs/cargo.log"
     status=$((status + PIPESTATUS[0]))
