@@ -46,6 +46,7 @@ mod measured;
 mod memory;
 mod permutation;
 mod region;
+mod samples;
 mod segments;
 mod shadow;
 mod store;
