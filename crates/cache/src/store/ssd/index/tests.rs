@@ -132,8 +132,8 @@ fn links_to_what_was_given_up_are_not_found_and_go_first() {
         if let Some(gone) = gone {
             break gone;
         }
-        assert_eq!(index.find(&owners, 7, block).is_some(), false, "block {block}");
-        assert_eq!(index.find(&owners, 0, block).is_some(), !link(block), "block {block}");
+        assert!(index.find(&owners, 7, block).is_none(), "block {block}");
+        assert_ne!(index.find(&owners, 0, block).is_some(), link(block), "block {block}");
     };
     assert_eq!(gone, Item { slot: 40, link_of: Some(7) });
     // A part of the table at a time, until there is no more.
