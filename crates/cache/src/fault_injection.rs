@@ -185,6 +185,8 @@ pub enum Bug {
     OffsetWhileBusy,
     /// A request waits for as many frames as it can use, which its disk may never have.
     WaitsForTooMuch,
+    /// Frames of a read that has come count no more before each has its place.
+    PlacedBeforeTime,
     /// Blocks of an SSD are taken for those of an image that is another one since.
     SsdStampNotCompared,
     /// They are taken after the host was started again, though the stop was not orderly.
@@ -247,7 +249,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 104] = [
+    pub const ALL: [Bug; 105] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -323,6 +325,7 @@ impl Bug {
         Bug::OffsetKeepsCache,
         Bug::OffsetWhileBusy,
         Bug::WaitsForTooMuch,
+        Bug::PlacedBeforeTime,
         Bug::SsdStampNotCompared,
         Bug::SsdBootIgnored,
         Bug::SsdOldestIgnored,
