@@ -290,7 +290,8 @@ impl Index {
         self.put(owners, owner, block, (slot, sum, 0))
     }
 
-    /// Puts in a block that has no entry, as a link to a slot of anybody's. The entry that had to go for it, if one had.
+    /// Puts in a block that has no entry, as a link to a slot of anybody's. The entry that had to go for it, if
+    /// one had.
     pub fn insert_link(&mut self, owners: &impl OwnerOf, owner: u16, block: u64, slot: u32, sum: u32) -> Option<Item> {
         self.links += 1;
         let sum = sum & ((1 << LINK_SUM_BITS) - 1) | u32::from(owner) << LINK_SUM_BITS;

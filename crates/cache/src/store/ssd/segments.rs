@@ -287,8 +287,8 @@ impl Segments {
         if last == NONE { queue.head = segment } else { self.get_mut(last).next = segment }
     }
 
-    /// Takes the oldest segment from its owner: no entry of the index names it any more, but for links. Free, as soon as
-    /// its I/O is done, and links to it are taken out.
+    /// Takes the oldest segment from its owner: no entry of the index names it any more, but for links. Free, as soon
+    /// as its I/O is done, and links to it are taken out.
     pub fn give_up_oldest(&mut self, owner: u16) {
         let queue = &mut self.queues[usize::from(owner)];
         let segment = queue.head;
