@@ -15,7 +15,7 @@ program=$1 to=$2 debug=${3:-}
 # the program, which a backtrace shows between the lines that say where it was.
 strip='--strip-all --wildcard'
 for name in '_ZN4core*' '_ZN5alloc*' '_ZN3std*' '_ZN9hashbrown*' '*_$LT$core..*' '*_$LT$alloc..*' '*_$LT$std..*' '*serde_core*' \
-    '*clap_*' '*parquet*' '*utoipa*'; do
+    '*clap_*' '*parquet*' '*utoipa*' '*__CALLSITE*'; do
     strip="$strip --keep-symbol=!$name"
 done
 strip="$strip --keep-symbol=main --keep-symbol=*undercroft*"

@@ -109,12 +109,23 @@ def serve(request, scratch):
     assert not problems, "\n".join(problems)
 
 
+def two_vms(serve, scratch, interval):
+    """Two VMs, `web` and `db`, that divide 96 MiB anew so often."""
+    web, db = (images.raw(scratch / f"{name}.raw", nodes.SIZE, seed=n) for n, name in enumerate(("web", "db"), 1))
+    extra = f'[shares]\ninterval = "{interval}"\n' + nodes.vm("web", web) + nodes.vm("db", db)
+    return serve([], memory="96MiB", extra=extra)
+
+
 @pytest.fixture
 def two(serve, scratch):
-    """Two VMs, `web` and `db`, that divide 96 MiB anew every second."""
-    web, db = (images.raw(scratch / f"{name}.raw", nodes.SIZE, seed=n) for n, name in enumerate(("web", "db"), 1))
-    extra = '[shares]\ninterval = "1s"\n' + nodes.vm("web", web) + nodes.vm("db", db)
-    return serve([], memory="96MiB", extra=extra)
+    """Two VMs that divide the store anew every second."""
+    return two_vms(serve, scratch, "1s")
+
+
+@pytest.fixture
+def two_still(serve, scratch):
+    """Two VMs whose shares stay as they are."""
+    return two_vms(serve, scratch, "600s")
 
 
 @pytest.fixture

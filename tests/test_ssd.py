@@ -168,6 +168,48 @@ def test_what_clones_have_in_common_is_in_the_store_once(make, scratch):
     assert read_all(daemon, "a") == read_all(daemon, "c") == want
 
 
+def test_copies_of_an_image_are_in_the_store_once(make, scratch):
+    """Two whole copies of one image in a trust group: what the first put into the store is there for the second, too,
+    and not written again. A third in a group of its own has nothing in common with them."""
+    need("nbdcopy", "qemu-io")
+    copies = {name: images.raw(scratch / f"{name}.raw", SIZE, seed=6) for name in ("a", "b", "c")}
+    groups = {"a": '"one"', "b": '"one"', "c": '"other"'}
+    disks = [Disk(name, image, "raw", {"trust": groups[name]}) for name, image in copies.items()]
+    daemon = make("d", disks, workers=1, memory="20MiB")
+    want = images.digest(copies["a"])
+    daemon.start()
+    have_shares(daemon)
+    fill(daemon, copies["a"])
+
+    def reads(name):
+        """What is written to the store while the disk is read a few times, and what of it is not, as equal blocks are
+        there."""
+        before = ssd(daemon)
+        for _ in range(4):
+            assert read_all(daemon, name) == want, name
+        after = ssd(daemon)
+        grown = [s["written"]["admitted_bytes"] for s in (before, after)]
+        return grown[1] - grown[0], after["deduplicated_bytes"] - before["deduplicated_bytes"]
+
+    written, deduplicated = reads("b")
+    assert written < SIZE // 4 and deduplicated > SIZE // 2, (written, deduplicated, ssd(daemon))
+    hits = daemon.disk("b")["counters"]["ssd_hit_blocks"]
+    assert hits * 4096 > SIZE, "it is read from there"
+    written, deduplicated = reads("c")
+    assert written > SIZE // 2 and deduplicated <= 0, (written, deduplicated, ssd(daemon))
+    # What one of them writes is its own.
+    run("qemu-io", "-f", "raw", "-c", f"write -P 90 {3 << 20} 64k", "-c", "flush", daemon.nbd("b"))
+    assert read_all(daemon, "b") == images.digest(copies["b"]) != want
+    assert read_all(daemon, "a") == read_all(daemon, "c") == want
+    assert ssd(daemon)["counters"]["mismatches"] == 0
+    # Nothing of it is lost by a stop: what is not found again is read from the image.
+    rest()
+    daemon.kill()
+    daemon.start()
+    assert read_all(daemon, "b") == images.digest(copies["b"])
+    assert read_all(daemon, "a") == read_all(daemon, "c") == want
+
+
 def test_the_store_is_switched_and_emptied_by_hand(daemon):
     """Out of service, its files are closed and disks are served; in service again, it begins empty."""
     daemon.start()

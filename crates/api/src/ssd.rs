@@ -24,6 +24,9 @@ pub struct SsdStatus {
     pub cached_bytes: u64,
     /// Of these, bytes of blocks that are in RAM or with a guest as well: the first to go.
     pub held_bytes: u64,
+    /// Of these, bytes of blocks that take no room there, since equal ones were there before.
+    #[serde(default)]
+    pub deduplicated_bytes: u64,
     /// Bytes of memory that its tables and the blocks take that wait to be written.
     pub memory_bytes: u64,
     /// Bytes of `store.memory` that are set aside for that, whether it is in service or not.
@@ -102,6 +105,9 @@ pub struct SsdCounters {
     pub misses: u64,
     /// Blocks admitted.
     pub admitted: u64,
+    /// Of these, blocks that were not written, since equal ones were there.
+    #[serde(default)]
+    pub deduplicated: u64,
     /// Not admitted: the guest holds them itself.
     pub refused_guest_holds: u64,
     /// Not admitted by the rule (`admit`).

@@ -185,6 +185,8 @@ pub enum Bug {
     OffsetWhileBusy,
     /// A request waits for as many frames as it can use, which its disk may never have.
     WaitsForTooMuch,
+    /// Frames of a read that has come count no more before each has its place.
+    PlacedBeforeTime,
     /// Blocks of an SSD are taken for those of an image that is another one since.
     SsdStampNotCompared,
     /// They are taken after the host was started again, though the stop was not orderly.
@@ -231,11 +233,23 @@ pub enum Bug {
     SsdCleanNotTold,
     /// It is not told which summaries name blocks that are gone.
     SsdLostNotTold,
+    /// A block that is the same as another on an SSD stays so when it is changed.
+    SsdLinkOutlivesChange,
+    /// It stays so when all of its disk is dropped.
+    SsdLinkOutlivesDisk,
+    /// It stays so when the segment that has its bytes is used again.
+    SsdLinkOutlivesSegment,
+    /// A block is taken for the same as another on an SSD without looking at what is written there.
+    SsdLinkUnproven,
+    /// It is taken for the same as one of a disk with which nothing is to be held in common.
+    SsdLinkAcross,
+    /// A summary names a block that was changed since its place was written, and is the same again.
+    SsdLinkTakenForBlock,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 98] = [
+    pub const ALL: [Bug; 105] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -311,6 +325,7 @@ impl Bug {
         Bug::OffsetKeepsCache,
         Bug::OffsetWhileBusy,
         Bug::WaitsForTooMuch,
+        Bug::PlacedBeforeTime,
         Bug::SsdStampNotCompared,
         Bug::SsdBootIgnored,
         Bug::SsdOldestIgnored,
@@ -334,5 +349,11 @@ impl Bug {
         Bug::SsdDiscardsOther,
         Bug::SsdCleanNotTold,
         Bug::SsdLostNotTold,
+        Bug::SsdLinkOutlivesChange,
+        Bug::SsdLinkOutlivesDisk,
+        Bug::SsdLinkOutlivesSegment,
+        Bug::SsdLinkUnproven,
+        Bug::SsdLinkAcross,
+        Bug::SsdLinkTakenForBlock,
     ];
 }

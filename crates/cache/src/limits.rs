@@ -179,6 +179,12 @@ pub const SSD_DROP_BLOCKS: u64 = 4096;
 /// keep the disk's changes waiting.
 pub const SSD_DROP_BLOCKS_MAX: u64 = 1 << 22;
 
+/// Segments of an SSD at a time that blocks offered are compared with, to keep equal ones once.
+pub const SSD_LINK_SEGMENTS: usize = 4;
+
+/// Buckets of the index that are looked at in one step for links to segments that were given up (40 KiB of memory).
+pub const SSD_SWEPT_BUCKETS: usize = 512;
+
 /// So many blocks that do not hold what was written take a device out of service.
 pub const SSD_MISMATCHES_MAX: u64 = 16;
 

@@ -26,11 +26,12 @@ fn every_block_that_is_served_is_what_the_image_holds() {
         }
     }
     println!("{seeds} seeds: {total:?}");
+    assert!(seeds < 100 || total.linked > 10 * seeds, "equal blocks are kept once: {}", total.linked);
 }
 
 /// Bugs that need so rare a meeting that not every version of these seeds finds them: each has a scenario in
 /// crates/cache/tests/core/ssd_store.rs.
-const RARE: [Bug; 7] = [
+const RARE: [Bug; 9] = [
     Bug::SsdQuietIgnoresChange,
     Bug::SsdOneTableIsEnough,
     Bug::SsdUnreadablePassedOver,
@@ -38,6 +39,8 @@ const RARE: [Bug; 7] = [
     Bug::SsdNotReadBack,
     Bug::SsdGivenUpNotWaitedFor,
     Bug::SsdMarkLeftOut,
+    Bug::SsdLinkAcross,
+    Bug::SsdLinkTakenForBlock,
 ];
 
 /// Seeds that a bug may take at most to be found.
@@ -85,4 +88,8 @@ planted! {
     discards_of_segments_in_use_are_found: SsdDiscardsOther,
     disks_that_another_process_is_not_told_are_clean_are_found: SsdCleanNotTold,
     summaries_that_another_process_is_not_told_of_are_found: SsdLostNotTold,
+    links_that_outlive_a_change_are_found: SsdLinkOutlivesChange,
+    links_that_outlive_their_disk_are_found: SsdLinkOutlivesDisk,
+    links_to_segments_that_are_used_again_are_found: SsdLinkOutlivesSegment,
+    links_that_nobody_has_proved_are_found: SsdLinkUnproven,
 }

@@ -5,7 +5,7 @@
 //! submitted.
 
 use super::Core;
-use crate::disk::{Cx, Disk};
+use crate::disk::Cx;
 use crate::fault_injection::FaultInjection;
 use crate::store::ssd::{
     Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, SsdUse, Stamp, TooManyOwners,
@@ -39,9 +39,9 @@ impl<P: FaultInjection> Core<P> {
     /// If the store has as many owners as it may have.
     pub fn use_ssd(&mut self, id: DiskId, known: &Known) -> Result<Option<Kept>, TooManyOwners> {
         let Some(disk) = self.disk(id) else { return Ok(None) };
-        let (whole, changing) = (disk.whole_blocks(), disk.changing());
+        let (whole, changing, group) = (disk.whole_blocks(), disk.changing(), disk.group());
         let Some(tier) = self.arena.tier_mut() else { return Ok(None) };
-        let kept = tier.attach(id, known, whole)?;
+        let kept = tier.attach(id, known, whole, group)?;
         // What is being changed must not be admitted before that has ended.
         changing.into_iter().for_each(|(first, end)| tier.change_begins(id, first, end));
         Ok(Some(kept))
@@ -71,8 +71,8 @@ impl<P: FaultInjection> Core<P> {
     /// The disk uses the store, which another process has told, as it did there: nothing has changed its image in
     /// between. False if that cannot be; then it is as if it had not used it.
     pub fn adopt_ssd(&mut self, id: DiskId, as_before: &SsdUse) -> bool {
-        let Some(whole) = self.disk(id).map(Disk::whole_blocks) else { return false };
-        self.arena.tier_mut().is_some_and(|tier| tier.adopt(id, as_before, whole))
+        let Some((whole, group)) = self.disk(id).map(|disk| (disk.whole_blocks(), disk.group())) else { return false };
+        self.arena.tier_mut().is_some_and(|tier| tier.adopt(id, as_before, whole, group))
     }
 
     /// The same for the base that the disk stands on, of which this is known now.

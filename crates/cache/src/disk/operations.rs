@@ -204,6 +204,15 @@ impl Operations {
         }
     }
 
+    /// A frame of an operation that has ended has its place elsewhere; the last ones are given back by
+    /// [`Operations::release`].
+    pub(super) fn placed(&mut self, from: Budget) {
+        match from {
+            Budget::Demand => self.demand -= 1,
+            Budget::Ahead => self.ahead -= 1,
+        }
+    }
+
     /// `n` frames of one operation of the demand budget are in slots. Their room is given back when the operation ends:
     /// whoever waits for some would begin a small operation with it.
     pub(super) fn installed(&mut self, n: usize) {

@@ -146,6 +146,11 @@ impl<P: FaultInjection> Disk<P> {
         self.sharing.base.is_some()
     }
 
+    /// The domain of the disk's group, within which equal contents are held once; `ALONE` if they are not.
+    pub(crate) fn group(&self) -> SharingDomain {
+        self.sharing.group
+    }
+
     /// The domain of the disk's base.
     pub(crate) fn base_domain(&self) -> Option<SharingDomain> {
         self.sharing.base.as_ref().map(|base| base.domain)

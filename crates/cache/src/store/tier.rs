@@ -95,12 +95,19 @@ impl Tier {
         &mut self.ssd
     }
 
-    /// From now on the disk uses the store.
+    /// From now on the disk uses the store; what is its own is held in common with disks of the same group.
     ///
     /// # Errors
     /// If the store has as many owners as it may have.
-    pub(crate) fn attach(&mut self, disk: DiskId, known: &Known, whole: u64) -> Result<Kept, TooManyOwners> {
+    pub(crate) fn attach(
+        &mut self,
+        disk: DiskId,
+        known: &Known,
+        whole: u64,
+        group: SharingDomain,
+    ) -> Result<Kept, TooManyOwners> {
         let (owner, kept) = self.ssd.attach(known)?;
+        self.ssd.set_domain(owner, group);
         self.begin_use(disk, owner, whole, 0);
         Ok(kept)
     }
@@ -124,12 +131,13 @@ impl Tier {
 
     /// The disk uses the store as another process did, of which the store was taken over. False if it has no owner of
     /// that name, or another disk has it.
-    pub(crate) fn adopt(&mut self, disk: DiskId, as_before: &SsdUse, whole: u64) -> bool {
+    pub(crate) fn adopt(&mut self, disk: DiskId, as_before: &SsdUse, whole: u64, group: SharingDomain) -> bool {
         let SsdUse { owner, share, .. } = *as_before;
         let is_taken = self.uses.iter().flatten().any(|u| u.owner == owner);
         if is_taken || !self.ssd.has_owner(owner) {
             return false;
         }
+        self.ssd.set_domain(owner, group);
         self.begin_use(disk, owner, whole, share);
         self.divide();
         true

@@ -1,11 +1,13 @@
 //! The pool of frames for I/O that the disks of a core share: what a share holds with it, who gets how much, and what
 //! becomes of loans when disks shrink or go.
 
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{
-    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Geometry, Op, blocks_per_disk_max, disk_bytes, limits,
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, Op, blocks_per_disk_max, disk_bytes,
+    limits,
 };
-use undercroft_engine::PolicyKind;
-use undercroft_testkit::front::{Front, NoData, block_request, check_ceiling};
+use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_testkit::front::{Front, Guest, NoData, ValueDisks, Values, block_request, check_ceiling};
 
 const B: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -245,4 +247,60 @@ fn operations_stay_long_where_frames_are_few() {
         let (operations, long) = operations_for(op, readahead);
         assert!(operations <= 3 * long, "{op:?}: {operations} operations for {long} requests of 256 KiB");
     }
+}
+
+/// A guest reads a stream, and reads of it that are under way come when the disk has nothing to lend any more. Frames
+/// that are lent then beyond those that there are and those that are owed.
+fn lent_beyond(faults: impl FaultInjection) -> u64 {
+    let o = CoreOptions { hash_seed: 1, io_frames_guaranteed: 2, ..CoreOptions::new(32 * MIB) };
+    let mut core = Core::with_faults(o, faults).unwrap();
+    let options = DiskOptions { readahead_bytes: 64 << 10, exclusive: ExclusiveMode::Capture, ..options(1000) };
+    core.add_disk(DiskId(0), options).unwrap();
+    core.set_guest(DiskId(0), 200);
+    // Whatever is read waits to be hashed.
+    core.set_scanned(DiskId(0), true);
+    let mut front = Front::new(Guest::<Values>::new(200));
+    let mut disk = ValueDisks::new(|_, block| block as u8 | 1);
+    let is_long = |io: &Io| io.len >= 8 * B;
+    for block in 0.. {
+        front.client.page = Some(block as u32);
+        front.ask(&mut core, block_request(DiskId(0), Op::Read, block, 1));
+        while let Some(at) = front.ios.iter().position(|io| !is_long(io)) {
+            front.end(&mut core, at, |io| {
+                disk.serve(io);
+                Ok(())
+            });
+        }
+        if !front.ios.is_empty() {
+            break;
+        }
+    }
+    // The first two are wanted, the others wait to be used.
+    let first = front.ios[0].offset / B;
+    for block in [first, first + 1] {
+        front.client.page = Some(100 + (block - first) as u32);
+        front.ask(&mut core, block_request(DiskId(0), Op::Read, block, 1));
+    }
+    core.set_share(DiskId(0), 1).unwrap();
+    // What it held goes with the next events.
+    for _ in 0..100 {
+        core.apply(Event::Tick, 0, &mut front);
+    }
+    let pool = core.io_pool();
+    assert!(pool.frames == 0 && pool.lent > 4 && pool.owed == pool.lent, "{pool:?}");
+    while !front.ios.is_empty() {
+        front.end(&mut core, 0, |io| {
+            disk.serve(io);
+            Ok(())
+        });
+    }
+    let pool = core.io_pool();
+    pool.lent - (pool.frames + pool.owed).min(pool.lent)
+}
+
+/// Seed 1001622 of the simulation.
+#[test]
+fn frames_that_have_come_count_until_they_have_their_places() {
+    assert_eq!(lent_beyond(NoFaults), 0);
+    assert_ne!(lent_beyond(Planted(Bug::PlacedBeforeTime)), 0, "the test does not see the bug");
 }

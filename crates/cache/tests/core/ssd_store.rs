@@ -5,6 +5,7 @@
 //! Invariant: what a scenario finds wrong with a bug planted, it does not find without.
 
 mod handover;
+mod links;
 
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
@@ -367,7 +368,6 @@ fn a_change_waits_until_it_is_recorded_that_a_device_failed() {
     finds(bug, changed_before_it_is_recorded(NoFaults), changed_before_it_is_recorded(Planted(bug)));
 }
 
-/// A block is changed while the last flush is under way before the table calls the disk clean.
 /// Blocks of a change are looked for in steps; whoever changed them would wait for ever if the last steps did not come.
 #[test]
 fn a_large_change_waits_until_all_of_its_blocks_are_dropped() {
@@ -397,6 +397,7 @@ fn a_large_change_waits_until_all_of_its_blocks_are_dropped() {
     assert_eq!(r.ssd.stats()[0].blocks, 1);
 }
 
+/// A block is changed while the last flush is under way before the table calls the disk clean.
 fn changed_while_it_is_written_down<F: FaultInjection>(faults: F) -> usize {
     let mut r = Rig::new(8, faults);
     r.offer(0..FULL);

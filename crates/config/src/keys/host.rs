@@ -16,9 +16,9 @@ pub const STORE: Section = Section {
             "`true`",
             "",
             Restart,
-            "Whether equal blocks are held once: those of one trust group in one piece of memory, blocks of zeroes in \
-             none, and blocks of an image below several disks once for all of these disks. Disks of one group, or on \
-             one image, are then served by one worker. `false` turns all of this off."
+            "Whether equal blocks are held once: those of one trust group in one piece of memory and in one place of \
+             the SSD store, blocks of zeroes in none, and blocks of an image below several disks once for all of these \
+             disks. Disks of one group, or on one image, are then served by one worker. `false` turns all of this off."
         ),
         key!(
             "keep",

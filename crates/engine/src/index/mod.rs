@@ -285,8 +285,9 @@ impl<K: PolicySet> Index<K> {
         Some((block, slot))
     }
 
-    /// A slot of `part` that is to be freed, but not for a certain block, taken out of its tier or policy.
-    pub(crate) fn victim_of(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
+    /// A slot of `part` that is to be freed, but not for a certain block, taken out of its tier or policy. One function
+    /// for all callers, as those that it calls: each of their closures would have a copy of every policy of its own.
+    pub(crate) fn victim_of(&mut self, part: PartId, may_evict: &dyn Fn(Slot) -> bool) -> Option<Slot> {
         match self.tier_victim(part, 0, may_evict) {
             Some(slot) => Some(slot),
             None => self.hot_victim(part, may_evict, Seen::Never),

@@ -414,13 +414,13 @@ impl<K: PolicySet> Index<K> {
         }
     }
 
-    pub(crate) fn hot_victim(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
+    pub(crate) fn hot_victim(&mut self, part: PartId, may_evict: &dyn Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
         let Self { slots, places, policy, parts, .. } = self;
         policy_of::<K>(policy, parts, part).victim(places, slots.keys(), may_evict, seen)
     }
 
     /// The cold block that came last: the guest keeps it longest, the others are nearer to their eviction.
-    fn cold_victim(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
+    fn cold_victim(&mut self, part: PartId, may_evict: &dyn Fn(Slot) -> bool) -> Option<Slot> {
         let tiers = self.tiers.as_mut()?;
         let cold = tiers.of[usize::from(part.0)].cold.iter_newest(&tiers.links);
         let slot = cold.take(limits::REFUSALS_MAX as usize).find(|&s| may_evict(s))?;
@@ -433,7 +433,7 @@ impl<K: PolicySet> Index<K> {
         &mut self,
         part: PartId,
         probation_keep: u32,
-        may_evict: &impl Fn(Slot) -> bool,
+        may_evict: &dyn Fn(Slot) -> bool,
     ) -> Option<Slot> {
         if let Some(slot) = self.cold_victim(part, may_evict) {
             return Some(slot);

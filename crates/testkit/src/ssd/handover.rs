@@ -62,13 +62,18 @@ impl<F: FaultInjection> Run<F> {
         let wrong = self.ssd().wrong();
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
         let after = self.ssd().stats();
-        let of = |s: &SsdStats| (s.blocks, s.held, s.free_segments, s.written, s.out_of_service);
+        let of = |s: &SsdStats| (s.blocks, s.held, s.linked, s.free_segments, s.written, s.out_of_service);
         if before.iter().map(of).ne(after.iter().map(of)) || there != self.all_there() {
             self.fail(format!("another process has {after:?}, where {before:?} was told"));
         }
         self.ssd().set_admission(Admission::All);
         let discards = self.discards;
         self.ssd().set_discards(discards);
+        for image in 0..self.images.len() {
+            if let Some(owner) = self.owners[image].filter(|_| self.images[image].is_alike) {
+                self.ssd().set_domain(owner, 1);
+            }
+        }
         self.ssd().go_on();
         if is_quiet {
             self.change_at_once();

@@ -32,7 +32,12 @@ pub struct Image {
     copy: Vec<u64>,
     /// Changes of the daemon's may leave the stamp as it is.
     pub is_coarse: bool,
+    /// Equal writes to a block are equal bytes, whichever image that is of; and many are equal.
+    pub is_alike: bool,
 }
+
+/// Numbers of writes in a row that are one, in images that are alike.
+const ALIKE: u64 = 16;
 
 /// The last of all numbers of writes and stamps.
 #[derive(Debug, Default)]
@@ -57,7 +62,15 @@ impl Image {
         let blocks = vec![numbers.next(); blocks];
         let stamp = numbers.next();
         let (copy, changes) = (blocks.clone(), Vec::new());
-        Self { identity, blocks, stamp, stamps: Vec::new(), changes, unflushed: Vec::new(), copy, is_coarse: false }
+        let (stamps, unflushed, is_coarse, is_alike) = (Vec::new(), Vec::new(), false, false);
+        Self { identity, blocks, stamp, stamps, changes, unflushed, copy, is_coarse, is_alike }
+    }
+
+    /// Other images may hold the same bytes, and this one begins with those of all that are so.
+    pub fn become_alike(&mut self) {
+        self.is_alike = true;
+        self.blocks.fill(0);
+        self.copy.fill(0);
     }
 
     /// What a store is told of it.
@@ -74,7 +87,7 @@ impl Image {
     }
 
     pub fn page(&self, block: u64) -> [u8; 4096] {
-        page(self.identity, block, self.blocks[block as usize])
+        page(if self.is_alike { 0 } else { self.identity }, block, self.blocks[block as usize])
     }
 
     /// The change under way that a block is in.
@@ -88,7 +101,8 @@ impl Image {
     }
 
     fn write(&mut self, blocks: Range<u64>, numbers: &mut Numbers) {
-        let write = numbers.next();
+        let number = numbers.next();
+        let write = if self.is_alike && !number.is_multiple_of(4) { number - number % ALIKE } else { number };
         self.blocks[blocks.start as usize..blocks.end as usize].fill(write);
     }
 

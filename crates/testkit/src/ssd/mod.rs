@@ -63,6 +63,8 @@ pub struct SsdOutcome {
     pub cleaned: u64,
     /// Blocks refused.
     pub refused: u64,
+    /// Blocks of which equal ones were there, at the ends of runs of the program.
+    pub linked: u64,
 }
 
 impl SsdOutcome {
@@ -83,6 +85,7 @@ impl SsdOutcome {
         self.waited += o.waited;
         self.cleaned += o.cleaned;
         self.refused += o.refused;
+        self.linked += o.linked;
     }
 }
 
@@ -188,6 +191,9 @@ impl<F: FaultInjection> Run<F> {
         // A device that lies about flushes is forgiven only as long as times of images tell the truth.
         let is_coarse = faults.lost_flushes == 0 && rng.one_in(2);
         images.iter_mut().for_each(|image| image.is_coarse = is_coarse);
+        if plan.seed % 4 == 1 {
+            images.iter_mut().for_each(Image::become_alike);
+        }
         let owners = vec![None; images.len()];
         let mut run = Self {
             bug,
@@ -257,6 +263,7 @@ impl<F: FaultInjection> Run<F> {
         for stats in self.ssd.iter().flat_map(Ssd::stats) {
             let (written, admitted) = (stats.written.total(), stats.written.admitted);
             self.outcome.cleaned += stats.written.cleaning;
+            self.outcome.linked += stats.linked;
             if !self.has_faults {
                 self.outcome.written[0] += written;
                 self.outcome.written[1] += admitted;

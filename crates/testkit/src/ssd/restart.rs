@@ -177,6 +177,9 @@ impl<F: FaultInjection> Run<F> {
         self.owners[image] = Some(owner);
         let share = self.rng.between(100, 2000);
         self.ssd().set_share(owner, share);
+        if self.images[image].is_alike {
+            self.ssd().set_domain(owner, 1);
+        }
         match kept {
             Kept::Blocks(n) => n,
             Kept::Dropped(_) => {

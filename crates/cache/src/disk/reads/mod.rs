@@ -405,23 +405,38 @@ impl<P: FaultInjection> Disk<P> {
             self.serve(&waiter, read.first, read.first, &done.buf.frames, cx);
         }
         let budget = if read.ahead { Budget::Ahead } else { Budget::Demand };
-        self.operations.release(budget, read.count as usize);
+        let early = self.faults.has(Bug::PlacedBeforeTime);
+        if early {
+            self.operations.release(budget, read.count as usize);
+        }
         for (i, frame) in done.buf.frames.drain(..).enumerate() {
             let block = read.first + i as u64;
-            if read.fresh & 1 << i == 0 {
-                cx.arena.put(frame);
-                continue;
-            }
-            self.near.read_over(block);
-            let is_unused = read.ahead && read.wanted & 1 << i == 0 && self.residents.slot(block).is_none();
-            match (is_unused, read.apart && self.base_block(block).is_some()) {
-                (false, apart) => self.install_as(block, frame, apart, cx),
-                (true, false) => self.keep_ahead(block, frame, cx),
-                // Where it would come from would be forgotten.
-                (true, true) => cx.arena.put(frame),
+            self.place_read(&read, block, frame, cx);
+            // Not before: the pool would lend meanwhile what these frames take.
+            if !early {
+                self.operations.placed(budget);
             }
         }
+        if !early {
+            self.operations.release(budget, 0);
+        }
         self.operations.spare_list(done.buf.frames);
+    }
+
+    /// A block that was read goes to its slot, or waits to be used.
+    fn place_read<E: Effects>(&mut self, read: &ReadOp, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
+        let bit = 1 << (block - read.first);
+        if read.fresh & bit == 0 {
+            return cx.arena.put(frame);
+        }
+        self.near.read_over(block);
+        let is_unused = read.ahead && read.wanted & bit == 0 && self.residents.slot(block).is_none();
+        match (is_unused, read.apart && self.base_block(block).is_some()) {
+            (false, apart) => self.install_as(block, frame, apart, cx),
+            (true, false) => self.keep_ahead(block, frame, cx),
+            // Where it would come from would be forgotten.
+            (true, true) => cx.arena.put(frame),
+        }
     }
 
     /// Copies out what a request waited for, of a read that began with block `first`. The first of `frames` is that of

@@ -15,7 +15,7 @@ use std::fmt;
 /// The first bytes.
 const MAGIC: &[u8; 8] = b"ucssdpas";
 /// The form of what follows, and of what it means. Another program of the same form can go on with the store.
-pub const HANDOVER_FORM: u32 = 1;
+pub const HANDOVER_FORM: u32 = 2;
 /// Stands for a region in which an owner has no number.
 const NO_NUMBER: u32 = u32::MAX;
 
@@ -86,7 +86,7 @@ impl<F: FaultInjection> Ssd<F> {
         to.u32(self.owners.len() as u32);
         for owner in &self.owners {
             to.u8(owner.is_some().into());
-            let Some(Attached { known, share, numbers }) = owner else { continue };
+            let Some(Attached { known, share, numbers, .. }) = owner else { continue };
             to.bytes(&known.identity.0).u64(known.blocks).u64(*share);
             write_stamp(&mut to, known.stamp);
             numbers.iter().for_each(|n| _ = to.u32(n.map_or(NO_NUMBER, u32::from)));
@@ -167,7 +167,7 @@ impl<F: FaultInjection> Ssd<F> {
             }
             let is_other = |a: &Attached| a.numbers.iter().zip(&numbers).all(|(a, b)| a.is_none() || a != b);
             self.owners.iter().flatten().all(is_other).then_some(())?;
-            self.owners.push(Some(Attached { known, share, numbers }));
+            self.owners.push(Some(Attached { known, share, domain: 0, numbers }));
         }
         Some(())
     }

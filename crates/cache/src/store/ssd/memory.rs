@@ -6,7 +6,8 @@
 use super::admission::Admitting;
 use super::format::Layout;
 use super::index::Index;
-use super::region::owner_bytes;
+use super::region::{link_bytes, owner_bytes};
+use super::samples::Samples;
 use super::segments::Segments;
 use crate::limits::{SSD_IO_FRAMES, SSD_STAGED_MAX};
 use undercroft_host::FRAME_BYTES;
@@ -29,6 +30,8 @@ pub fn memory_bytes_for(region_bytes: u64, segment_bytes: u64) -> u64 {
     let admitting = Admitting::new(asked, 0).bytes() as u64;
     let frames = (SSD_STAGED_MAX + SSD_IO_FRAMES) * (FRAME_BYTES + FRAME_NOTES);
     Index::bytes_for(slots)
+        + Samples::bytes_for(slots)
+        + link_bytes(&layout)
         + Segments::bytes_max(&layout)
         + (u128::from(admitting) * u128::from(slots)).div_ceil(u128::from(asked.max(1))) as u64
         + owner_bytes()

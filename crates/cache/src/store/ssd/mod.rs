@@ -9,7 +9,8 @@
 //! How it is used, by one core:
 //!
 //! - *At the start*: [`Region::format`] or [`Region::recover`] on each device, then [`Ssd::new`] with the regions; for
-//!   each disk [`Ssd::attach`], then [`Ssd::set_share`].
+//!   each disk [`Ssd::attach`], then [`Ssd::set_share`], and [`Ssd::set_domain`] where equal blocks are to be kept
+//!   once.
 //! - *A read that misses RAM*: [`Ssd::lookup`]. Bytes in memory are good as they are. For bytes on a device, the caller
 //!   reads them itself, at `offset` of the region, and shows them to [`Ssd::verify`] at completion: only `Good`
 //!   bytes are
@@ -46,6 +47,7 @@ mod measured;
 mod memory;
 mod permutation;
 mod region;
+mod samples;
 mod segments;
 mod shadow;
 mod store;

@@ -1,8 +1,8 @@
 //! The segments of a region: whose they are, in which order they were begun, what is done with them.
 //!
 //! Owns a record for each segment, a queue of them for each owner, and the free ones; fixed memory. Never does I/O.
-//! Invariants: a segment with I/O of the store under way is not free; an owner's queue is in the order of sequences;
-//! a sequence is never used again.
+//! Invariants: a segment with I/O of the store under way, or to which the index has links, is not free; an owner's
+//! queue is in the order of sequences; a sequence is never used again.
 
 use super::bytes::{Reader, Writer};
 use super::format::Layout;
@@ -47,6 +47,8 @@ pub(super) struct Segment {
     pub busy: u8,
     /// Its summary on the device may name blocks that the index does not have there any more.
     pub lost: bool,
+    /// The index may have links to it.
+    pub is_linked: bool,
 }
 
 /// The queue of an owner.
@@ -64,6 +66,8 @@ pub(super) struct Segments {
     free: VecDeque<u32>,
     stale: VecDeque<u32>,
     queues: Box<[Queue]>,
+    /// Those that were given up while there were links to them: they are not free before those were taken out.
+    linked: Vec<u32>,
     /// Of a segment: to find that of a slot without a division.
     shift: u32,
     pub next_sequence: u64,
@@ -73,6 +77,18 @@ impl OwnerOf for Segments {
     #[inline]
     fn owner_of(&self, slot: u32) -> u16 {
         self.all[(slot >> self.shift) as usize].owner
+    }
+
+    #[inline]
+    fn is_kept(&self, slot: u32) -> bool {
+        self.all[(slot >> self.shift) as usize].is_kept()
+    }
+}
+
+impl Segment {
+    /// Whether its slots hold what was last written there.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.state, State::Open | State::Sealed | State::Evicting)
     }
 }
 
@@ -87,6 +103,7 @@ impl Segments {
             state: State::Free,
             busy: 0,
             lost: false,
+            is_linked: false,
         };
         let queue = Queue { head: NONE, tail: NONE, len: 0 };
         Self {
@@ -94,6 +111,7 @@ impl Segments {
             free: (0..layout.segments).collect(),
             stale: VecDeque::new(),
             queues: vec![queue; OWNERS_MAX].into_boxed_slice(),
+            linked: Vec::new(),
             shift: layout.segment_blocks.trailing_zeros(),
             next_sequence: 1,
         }
@@ -162,6 +180,27 @@ impl Segments {
     pub fn digest(&self, owner: u16) -> u64 {
         let complete = self.queue(owner).map(|n| self.get(n)).filter(|it| it.state == State::Sealed);
         complete.fold(0, |all, it| all.wrapping_add(mix(it.sequence ^ mix(it.sum))))
+    }
+
+    /// The one that its owner began after this one.
+    pub fn after(&self, segment: u32) -> Option<u32> {
+        Some(self.get(segment).next).filter(|n| *n != NONE)
+    }
+
+    /// Segments that wait until links to them are taken out.
+    pub fn waiting(&self) -> usize {
+        self.linked.len()
+    }
+
+    /// The same, which do not wait any more: whoever takes them sees to it, and says so.
+    pub fn take_waiting(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.linked)
+    }
+
+    /// The index has no links to a segment.
+    pub fn unlinked(&mut self, segment: u32) {
+        self.get_mut(segment).is_linked = false;
+        self.settle(segment);
     }
 
     /// Begins a free segment for an owner.
@@ -240,16 +279,16 @@ impl Segments {
     }
 
     fn append(&mut self, segment: u32, owner: u16, sequence: u64, generation: u64, state: State) {
-        let lost = false;
-        *self.get_mut(segment) = Segment { sequence, generation, sum: 0, next: NONE, owner, state, busy: 0, lost };
+        let (sum, next, busy, lost, is_linked) = (0, NONE, 0, false, false);
+        *self.get_mut(segment) = Segment { sequence, generation, sum, next, owner, state, busy, lost, is_linked };
         let queue = &mut self.queues[usize::from(owner)];
         let last = std::mem::replace(&mut queue.tail, segment);
         queue.len += 1;
         if last == NONE { queue.head = segment } else { self.get_mut(last).next = segment }
     }
 
-    /// Takes the oldest segment from its owner: no entry of the index names it any more. Free, as soon as its I/O is
-    /// done.
+    /// Takes the oldest segment from its owner: no entry of the index names it any more, but for links. Free, as soon
+    /// as its I/O is done, and links to it are taken out.
     pub fn give_up_oldest(&mut self, owner: u16) {
         let queue = &mut self.queues[usize::from(owner)];
         let segment = queue.head;
@@ -260,6 +299,9 @@ impl Segments {
         }
         let it = self.get_mut(segment);
         (it.sequence, it.owner, it.state) = (0, NOBODY, State::Doomed);
+        if it.is_linked {
+            self.linked.push(segment);
+        }
         self.settle(segment);
     }
 
@@ -288,7 +330,7 @@ impl Segments {
 
     fn settle(&mut self, segment: u32) {
         let it = self.get_mut(segment);
-        if it.busy > 0 {
+        if it.busy > 0 || it.is_linked && it.state == State::Doomed {
             return;
         }
         match std::mem::replace(&mut it.state, State::Free) {

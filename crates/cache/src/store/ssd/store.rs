@@ -17,6 +17,8 @@ pub(super) struct Attached {
     pub known: Known,
     /// Blocks that it may have.
     pub share: u64,
+    /// What it has in common with others of the same number.
+    pub domain: u16,
     /// Its number in each region.
     pub numbers: Vec<Option<u16>>,
 }
@@ -85,7 +87,7 @@ impl<F: FaultInjection> Ssd<F> {
             self.owners.push(None);
             self.owners.len() - 1
         });
-        self.owners[place] = Some(Attached { known: *known, share: 0, numbers });
+        self.owners[place] = Some(Attached { known: *known, share: 0, domain: 0, numbers });
         let kept = blocks.map(Kept::Blocks).or(dropped.map(Kept::Dropped)).unwrap_or(Kept::New);
         Ok((OwnerId(place as u16), kept))
     }
@@ -259,6 +261,15 @@ impl<F: FaultInjection> Ssd<F> {
         }
     }
 
+    /// What a disk has in common with others, as equal bytes are kept once: those of the same number, within each
+    /// device. 0: with none.
+    pub fn set_domain(&mut self, owner: OwnerId, domain: u16) {
+        self.all(owner).for_each(|(region, number)| region.set_domain(number, domain));
+        if let Some(attached) = &mut self.owners[usize::from(owner.0)] {
+            attached.domain = domain;
+        }
+    }
+
     /// Bytes that may be written each day, on all devices together; `None`: without a limit.
     pub fn set_budget(&mut self, per_day: Option<u64>) {
         let devices = self.regions.len() as u64;
@@ -337,7 +348,7 @@ impl<F: FaultInjection> Ssd<F> {
         region.set_discards(self.discards);
         region.admitting().set_rule(self.admission);
         region.admitting().set_budget(self.budget.map(|bytes| bytes / devices));
-        for Attached { known, share, numbers } in self.owners.iter_mut().flatten() {
+        for Attached { known, share, domain, numbers } in self.owners.iter_mut().flatten() {
             // What is known of the image may be old by now: nothing is taken over.
             let attached = region.attach(&Known { stamp: None, ..*known });
             let before = std::mem::replace(&mut numbers[n], attached.ok().map(|(number, _)| number));
@@ -346,7 +357,10 @@ impl<F: FaultInjection> Ssd<F> {
             for (blocks, number) in changing.into_iter().flatten().zip(numbers[n].iter().cycle()) {
                 region.change_begins(*number, blocks);
             }
-            numbers[n].iter().for_each(|number| region.set_share(*number, share.div_ceil(devices)));
+            for number in numbers[n].iter() {
+                region.set_share(*number, share.div_ceil(devices));
+                region.set_domain(*number, *domain);
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! Never stores a sum. Invariant: bytes of another block, owner, generation, segment or store have the same 32-bit sum
 //! once in 2^32 times, whatever they are; so have bytes that were damaged in any way.
 
+use super::permutation::mix;
 use super::types::{Identity, StoreId};
 use highway::{HighwayHash, HighwayHasher, Key};
 use undercroft_host::SumKey;
@@ -13,6 +14,17 @@ pub(super) struct Sums {
     key: [u64; 4],
     /// 4 KiB; held once for each region.
     blocks: Box<SumKey>,
+}
+
+/// What stands for bytes, whosever they are: of other bytes it is the same once in 2^64 times or so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Content([u64; 2]);
+
+impl Content {
+    /// A number that stands for it, all of whose bits are as good.
+    pub fn number(self) -> u64 {
+        mix(self.0[0] ^ mix(self.0[1]))
+    }
 }
 
 /// Whose a block is, and where it was written.
@@ -53,7 +65,19 @@ impl Sums {
     /// The sum of a block.
     #[inline]
     pub fn block(&self, of: Of, bytes: &[u8; 4096]) -> u32 {
-        let [first, second] = self.blocks.sums(bytes);
+        self.of(of, self.content(bytes))
+    }
+
+    /// What stands for bytes.
+    #[inline]
+    pub fn content(&self, bytes: &[u8; 4096]) -> Content {
+        Content(self.blocks.sums(bytes))
+    }
+
+    /// The sum of a block with these bytes.
+    #[inline]
+    pub fn of(&self, of: Of, content: Content) -> u32 {
+        let Content([first, second]) = content;
         let mut all = [0; 48];
         let words = [first, second, of.tag, of.generation, of.sequence, of.block];
         all.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));

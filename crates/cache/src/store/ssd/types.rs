@@ -385,6 +385,8 @@ pub struct OwnerStats {
     pub misses: u64,
     /// Blocks admitted.
     pub admitted: u64,
+    /// Of these, those that were not written, as equal bytes were there.
+    pub linked: u64,
     /// Blocks not admitted, in the order of [`Refusal::ALL`].
     pub refused: [u64; 8],
     /// What [`Admission::Measured`] made of each class, in the order of [`Class::ALL`].
@@ -404,6 +406,7 @@ impl OwnerStats {
         self.hits += other.hits;
         self.misses += other.misses;
         self.admitted += other.admitted;
+        self.linked += other.linked;
         self.refused.iter_mut().zip(other.refused).for_each(|(a, b)| *a += b);
         for (a, b) in self.classes.iter_mut().zip(other.classes) {
             a.admitted += b.admitted;
@@ -421,6 +424,8 @@ pub struct SsdStats {
     pub blocks: u64,
     /// Of these, those that are in RAM or with the guest as well.
     pub held: u64,
+    /// Of these, those that take no room: equal bytes were there. Some may be about to go.
+    pub linked: u64,
     /// Blocks that it has room for.
     pub room: u64,
     /// Blocks that wait in memory to be written.

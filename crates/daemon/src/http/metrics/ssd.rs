@@ -54,6 +54,12 @@ pub(super) const TABLE: &[Family] = &[
         ssd!(held_bytes),
     ),
     gauge(
+        "undercroft_ssd_deduplicated_bytes",
+        "Of these, blocks that take no room there, since equal ones were there before.",
+        Bytes,
+        ssd!(deduplicated_bytes),
+    ),
+    gauge(
         "undercroft_ssd_memory_bytes",
         "Memory of the SSD store's tables, and of blocks that wait to be written to it.",
         Bytes,
@@ -88,6 +94,12 @@ pub(super) const TABLE: &[Family] = &[
     counter("undercroft_ssd_hits_total", "Blocks found in the SSD store.", Blocks, ssd!(counters.hits)),
     counter("undercroft_ssd_misses_total", "Blocks not found in the SSD store.", Blocks, ssd!(counters.misses)),
     counter("undercroft_ssd_admitted_total", "Blocks that the SSD store took.", Blocks, ssd!(counters.admitted)),
+    counter(
+        "undercroft_ssd_deduplicated_total",
+        "Of these, blocks that were not written, since equal ones were there.",
+        Blocks,
+        ssd!(counters.deduplicated),
+    ),
     counter(
         "undercroft_ssd_refused_total",
         "Blocks that the SSD store did not take, by reason.",

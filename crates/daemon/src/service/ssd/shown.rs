@@ -13,6 +13,7 @@ pub(super) fn count(sum: &mut SsdCounters, stats: &OwnerStats) {
     sum.hits += stats.hits;
     sum.misses += stats.misses;
     sum.admitted += stats.admitted;
+    sum.deduplicated += stats.linked;
     sum.refused_guest_holds += refused(Refusal::GuestHolds);
     sum.refused_rule += refused(Refusal::Rule);
     sum.refused_budget += refused(Refusal::Budget);
@@ -53,6 +54,7 @@ pub(super) fn add(status: &mut SsdStatus, worker: usize, devices: &[SsdStats]) {
         status.capacity_bytes += stats.room * BLOCK;
         status.cached_bytes += stats.blocks * BLOCK;
         status.held_bytes += stats.held * BLOCK;
+        status.deduplicated_bytes += stats.linked * BLOCK;
         status.memory_bytes += stats.memory;
         let SsdWritten { admitted_bytes, cleaning_bytes, summaries_bytes, tables_bytes } = &mut status.written;
         *admitted_bytes += stats.written.admitted;
@@ -98,14 +100,13 @@ mod tests {
         let device = |path: &str| SsdDeviceStatus { path: path.into(), ..SsdDeviceStatus::default() };
         let mut status = SsdStatus { devices: vec![device("/a"), device("/b")], ..SsdStatus::default() };
         let written = Written { admitted: 100 * BLOCK, cleaning: 4 * BLOCK, summaries: 5 * BLOCK, tables: BLOCK };
-        let good = SsdStats { blocks: 7, held: 2, room: 10, written, budget_left: Some(9), ..SsdStats::default() };
+        let good =
+            SsdStats { blocks: 7, held: 2, linked: 3, room: 10, written, budget_left: Some(9), ..SsdStats::default() };
         let bad = SsdStats { room: 10, out_of_service: Some(OutOfService::Flush), ..SsdStats::default() };
         add(&mut status, 0, &[good, good]);
         add(&mut status, 1, &[good, bad]);
-        assert_eq!(
-            (status.cached_bytes, status.capacity_bytes, status.held_bytes),
-            (21 * BLOCK, 40 * BLOCK, 6 * BLOCK)
-        );
+        let told = [status.cached_bytes, status.capacity_bytes, status.held_bytes, status.deduplicated_bytes];
+        assert_eq!(told, [21 * BLOCK, 40 * BLOCK, 6 * BLOCK, 9 * BLOCK]);
         assert_eq!(status.devices.iter().map(|d| d.regions_in_service).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(status.reason.as_deref(), Some("/b, worker 1: a flush failed"));
         assert_eq!((status.budget_left_bytes, status.write_amplification), (Some(27), Some(1.1)));
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_refusal_is_counted_in_its_place() {
-        let mut stats = OwnerStats { hits: 1, ..OwnerStats::default() };
+        let mut stats = OwnerStats { hits: 1, linked: 4, ..OwnerStats::default() };
         stats.refused = [1, 2, 3, 4, 5, 6, 7, 8];
         let mut sum = SsdCounters::default();
         count(&mut sum, &stats);
@@ -132,6 +133,6 @@ mod tests {
             let place = Refusal::ALL.iter().position(|r| *r == why).unwrap() as u64;
             assert_eq!(counted, 2 * (place + 1), "{why:?}");
         }
-        assert_eq!(sum.hits, 2);
+        assert_eq!((sum.hits, sum.deduplicated), (2, 8));
     }
 }

@@ -89,6 +89,7 @@ fn describe(s: &SsdStatus) -> String {
     let times = s.write_amplification.map_or(String::new(), |a| format!("; {a:.3} bytes for each byte admitted"));
     let rows = [
         ("held", format!("{} are in RAM or with guests as well, and go first", human_size(s.held_bytes))),
+        ("equal", format!("{} take no room, since equal blocks were there", human_size(s.deduplicated_bytes))),
         (
             "memory",
             format!(
@@ -98,7 +99,7 @@ fn describe(s: &SsdStatus) -> String {
             ),
         ),
         ("found", format!("{} of {} blocks", c.hits, c.hits + c.misses)),
-        ("admit", format!("{}: {} blocks admitted", s.admit, c.admitted)),
+        ("admit", format!("{}: {} blocks admitted, {} of them not written", s.admit, c.admitted, c.deduplicated)),
         ("classes", classes(&c.classes)),
         ("refused", refused(c)),
         (
@@ -193,6 +194,7 @@ mod tests {
             admit: "measured".into(),
             capacity_bytes: 100 << 30,
             cached_bytes: 3 << 30,
+            deduplicated_bytes: 2 << 30,
             writes_per_day_bytes: Some(2 << 40),
             budget_left_bytes: Some(5 << 30),
             written: SsdWritten { admitted_bytes: 4 << 30, summaries_bytes: 1 << 20, ..SsdWritten::default() },
@@ -200,6 +202,8 @@ mod tests {
             counters: SsdCounters {
                 hits: 7,
                 misses: 3,
+                admitted: 900,
+                deduplicated: 30,
                 refused_rule: 12,
                 refused_budget: 1,
                 classes: SsdClasses { again: SsdClass { admitted: 8, refused: 12 }, ..SsdClasses::default() },
@@ -210,7 +214,9 @@ mod tests {
         let text = plain_text(&describe(&status));
         for needle in [
             "SSD store: 3GiB of 100GiB, 7 hits, 4.0GiB written\n",
+            "equal     2GiB take no room, since equal blocks were there\n",
             "found     7 of 10 blocks\n",
+            "admit     measured: 900 blocks admitted, 30 of them not written\n",
             "classes   again 8 of 20\n",
             "refused   12 by the rule, 1 over what may be written a day\n",
             "written   4GiB admitted, 0B kept, 1MiB of its own; 1.042 bytes for each byte admitted\n",

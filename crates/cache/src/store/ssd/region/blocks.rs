@@ -4,8 +4,7 @@
 //! under way.
 
 use super::super::index::At;
-use super::super::segments::State as Segment;
-use super::super::sums::Of;
+use super::super::sums::{Content, Of};
 use super::*;
 use crate::fault_injection::Bug;
 
@@ -75,11 +74,11 @@ impl<F: FaultInjection> Region<F> {
         }
         let segment = self.segments.get(self.segments.number_of(entry.slot));
         let of = Of { tag: owner.tag, generation: segment.generation, sequence: segment.sequence, block };
-        if self.sums.block(of, bytes) == entry.sum || self.faults.has(Bug::SsdUnverified) {
+        if entry.is_sum(self.sums.block(of, bytes)) || self.faults.has(Bug::SsdUnverified) {
             return Verified::Good;
         }
         self.index.remove(at);
-        self.removed(entry.slot, true);
+        self.removed(number, &entry, true);
         self.mismatch(number);
         Verified::Corrupt
     }
@@ -91,7 +90,7 @@ impl<F: FaultInjection> Region<F> {
             && self.service.is_none()
         {
             self.index.remove(at);
-            self.removed(entry.slot, true);
+            self.removed(number, &entry, true);
             self.mismatch(number);
         }
     }
@@ -167,10 +166,15 @@ impl<F: FaultInjection> Region<F> {
         if !verdict.admits {
             return Err(Refusal::Rule);
         }
+        let content = self.sums.content(bytes);
+        if self.link(number, block, content) {
+            return Ok(Offered::Admitted);
+        }
+        self.look_for_donor(number, content);
         if !self.admitting.may_write() {
             return Err(Refusal::Budget);
         }
-        self.put(number, block, bytes, false)?;
+        self.put(number, block, (bytes, content), false)?;
         Ok(Offered::Admitted)
     }
 
@@ -179,7 +183,7 @@ impl<F: FaultInjection> Region<F> {
         &mut self,
         number: u16,
         block: u64,
-        bytes: &[u8; 4096],
+        (bytes, content): (&[u8; 4096], Content),
         is_cleaning: bool,
     ) -> Result<(), Refusal> {
         if self.staged >= SSD_STAGED_MAX / 4 * 3 {
@@ -194,15 +198,18 @@ impl<F: FaultInjection> Region<F> {
         let of = self.segments.get(segment);
         let tag = self.owner(number).tag;
         let of = Of { tag, generation: of.generation, sequence: of.sequence, block };
-        let sum = self.sums.block(of, bytes);
+        let sum = self.sums.of(of, content);
         self.staged += 1;
         let position = self.stage(segment, block, sum, frame);
         let slot = self.layout.slot(segment, position);
+        self.forget_link(number, block);
         let gone = self.index.insert(&self.segments, number, block, slot, sum);
-        self.owner_mut(number).entries += 1;
-        if let Some(gone) = gone {
-            self.removed(gone, true);
+        let owner = self.owner_mut(number);
+        owner.entries += 1;
+        if owner.domain != 0 {
+            self.samples.written(content.number(), slot);
         }
+        gone.into_iter().for_each(|gone| self.pushed_out(gone));
         self.admitting.spend(4096);
         *(if is_cleaning { &mut self.written.cleaning } else { &mut self.written.admitted }) += 4096;
         Ok(())

@@ -3,7 +3,6 @@
 //! Owns the rule. Never waits. Invariants: while a change of a block is under way the block has no entry; no change of
 //! an owner is ready while a table that calls it clean could be recovered.
 
-use super::super::segments::State as Segment;
 use super::*;
 use crate::fault_injection::Bug;
 use crate::limits::{SSD_DROP_BLOCKS, SSD_DROP_BLOCKS_MAX};
@@ -75,9 +74,10 @@ impl<F: FaultInjection> Region<F> {
         }
     }
 
-    /// Whether blocks of large ranges are still to be dropped.
+    /// Whether blocks of large ranges are still to be dropped, or links to what was.
     pub(in super::super) fn has_more_to_drop(&self) -> bool {
-        self.may_drop && self.owners.iter().flatten().any(|o| !o.dropping.is_empty())
+        let is_dropping = self.may_drop && self.owners.iter().flatten().any(|o| !o.dropping.is_empty());
+        is_dropping || self.has_links_to_take_out()
     }
 
     /// A step of dropping blocks of large ranges, for each owner that has some.
@@ -117,10 +117,12 @@ impl<F: FaultInjection> Region<F> {
     fn drop_block(&mut self, number: u16, block: u64) {
         let Some((at, entry)) = self.index.find(&self.segments, number, block) else { return };
         let segment = self.segments.get(self.segments.number_of(entry.slot));
-        if segment.state == Segment::Open && self.faults.has(Bug::SsdChangeKeepsStaged) {
+        if segment.state == Segment::Open && self.faults.has(Bug::SsdChangeKeepsStaged)
+            || entry.is_link && self.faults.has(Bug::SsdLinkOutlivesChange)
+        {
             return;
         }
         self.index.remove(at);
-        self.removed(entry.slot, true);
+        self.removed(number, &entry, true);
     }
 }

@@ -5,7 +5,6 @@
 //! of a segment that is not the oldest. Invariant: when a segment is free, no entry of the index names it.
 
 use super::super::format::NO_BLOCK;
-use super::super::segments::State as Segment;
 use super::io::Job;
 use super::*;
 use crate::fault_injection::Bug;
@@ -90,7 +89,7 @@ impl<F: FaultInjection> Region<F> {
                 again.push((slot, *block));
             } else if !self.faults.has(Bug::SsdCleaningLeavesEntries) {
                 self.index.remove(at);
-                self.removed(slot, false);
+                self.removed(number, &entry, false);
             }
         }
         if let Some(cleaning) = &mut self.cleaning {
@@ -120,10 +119,10 @@ impl<F: FaultInjection> Region<F> {
             let found = self.index.find(&self.segments, number, block).filter(|(_, e)| e.slot == slot);
             if let (Some((at, entry)), Some(bytes)) = (found, bytes) {
                 self.index.remove(at);
-                self.removed(slot, false);
+                self.removed(number, &entry, false);
                 // Held since: it has its place elsewhere.
                 if is_good && !entry.held {
-                    let _ = self.put(number, block, bytes, true);
+                    let _ = self.put(number, block, (bytes, self.sums.content(bytes)), true);
                 }
             }
         }
@@ -136,6 +135,9 @@ impl<F: FaultInjection> Region<F> {
         if self.service.is_none()
             && let Some(cleaning) = self.cleaning.take_if(is_empty)
         {
+            if self.faults.has(Bug::SsdLinkOutlivesSegment) {
+                self.segments.unlinked(cleaning.segment);
+            }
             self.segments.give_up_oldest(cleaning.number);
         }
     }
@@ -143,8 +145,16 @@ impl<F: FaultInjection> Region<F> {
     /// A segment's summary cannot be read: its entries are looked for in the whole index.
     pub(super) fn lose_segment(&mut self, segment: u32) {
         let number = self.segments.get(segment).owner;
-        let gone = self.index.remove_slots(self.segments.slots(segment));
-        self.owner_mut(number).entries -= gone as u64;
+        let slots = self.segments.slots(segment);
+        let Self { index, segments, owners, .. } = self;
+        index.remove_where(|item| {
+            let is_gone = slots.contains(&item.slot);
+            if is_gone && let Some(owner) = &mut owners[usize::from(item.owner(segments))] {
+                owner.entries -= 1;
+            }
+            is_gone
+        });
+        self.segments.unlinked(segment);
         self.segments.get_mut(segment).lost = true;
         self.mismatch(number);
     }

@@ -39,10 +39,11 @@ impl<F: FaultInjection> Region<F> {
     /// Whether it has come to that.
     pub(in super::super) fn is_at_rest(&self) -> bool {
         let is_written = self.open.is_empty() && self.runs.is_empty() && self.cleaning.is_none();
+        let is_free = self.has_no_links_to_nothing();
         let is_told = self.tables.is_idle() && !self.tables.is_wanted || self.service.is_some();
         let is_resting = self.stop == Some(Stop::Resting) && self.jobs.is_empty();
         let is_changing = |o: &Owner| !o.changing.is_empty() || !o.dropping.is_empty();
-        is_resting && is_written && is_told && !self.owners.iter().flatten().any(is_changing)
+        is_resting && is_written && is_free && is_told && !self.owners.iter().flatten().any(is_changing)
     }
 
     /// The end of the rest.
@@ -148,14 +149,19 @@ impl<F: FaultInjection> Region<F> {
     fn take_index(&mut self, from: &mut Reader<'_>) -> Option<()> {
         let Self { index, segments, owners, layout, .. } = self;
         let all = layout.segments * layout.segment_blocks;
-        let is_block = |slot: u32| {
-            let is_owned = |s: u32| owners.get(usize::from(segments.get(s).owner)).is_some_and(Option::is_some);
-            slot < all && slot % layout.segment_blocks >= layout.summary_blocks && is_owned(segments.number_of(slot))
+        let is_owner = |n: u16| owners.get(usize::from(n)).is_some_and(Option::is_some);
+        let is_right = |item: Item| {
+            let Item { slot, link_of } = item;
+            let is_block = slot < all && slot % layout.segment_blocks >= layout.summary_blocks;
+            is_block && is_owner(segments.owner_of(slot)) && link_of.is_none_or(is_owner)
         };
-        index.read(from, is_block)?;
-        for slot in index.slots() {
-            let number = segments.get(segments.number_of(slot)).owner;
+        index.read(from, is_right)?;
+        for item in index.items() {
+            let number = item.owner(segments);
             owners[usize::from(number)].iter_mut().for_each(|owner| owner.entries += 1);
+            if item.link_of.is_some() {
+                segments.get_mut(segments.number_of(item.slot)).is_linked = true;
+            }
         }
         Some(())
     }

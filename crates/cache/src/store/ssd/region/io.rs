@@ -23,6 +23,7 @@ pub(super) enum Job {
     QuietWrite(u32),
     QuietFlush(u64),
     QuietCheck(u32),
+    LinkSummary(u32),
     Discard(u32),
 }
 
@@ -33,7 +34,7 @@ impl Job {
             Job::Table | Job::TableFlush | Job::TableCheck | Job::QuietFlush(_) => None,
             Job::Run { segment, .. } => Some(segment),
             Job::Mark(s) | Job::Seal(s) | Job::CleanSummary(s) | Job::CleanBlock(s) | Job::Discard(s) => Some(s),
-            Job::QuietRead(s) | Job::QuietWrite(s) | Job::QuietCheck(s) => Some(s),
+            Job::QuietRead(s) | Job::QuietWrite(s) | Job::QuietCheck(s) | Job::LinkSummary(s) => Some(s),
         }
     }
 }
@@ -61,12 +62,14 @@ impl<F: FaultInjection> Region<F> {
     /// The next operation, if one is wanted.
     pub(in super::super) fn next_io(&mut self) -> Option<SsdIo> {
         self.drop_some();
+        self.take_links_out();
         if self.service.is_some() || self.jobs.list.len() >= SSD_OPS_MAX {
             return None;
         }
         self.go_on_stopping();
         let io = self.next_table().or_else(|| self.next_quiet());
-        io.or_else(|| self.next_write()).or_else(|| self.next_cleaning()).or_else(|| self.next_discard())
+        let io = io.or_else(|| self.next_write()).or_else(|| self.next_cleaning());
+        io.or_else(|| self.next_link()).or_else(|| self.next_discard())
     }
 
     /// A free segment that will not be used soon is discarded, one at a time.
@@ -171,6 +174,9 @@ impl<F: FaultInjection> Region<F> {
         let mut bytes = vec![0; buf.len as usize];
         buf.copy_to(&mut bytes);
         self.give_back(buf.frames);
+        if let Job::LinkSummary(segment) = job {
+            return self.link_summary_read(segment, Some(&*bytes).filter(|_| is_done && is_wanted));
+        }
         if self.service.is_some() || !is_wanted {
             return;
         }
@@ -180,7 +186,7 @@ impl<F: FaultInjection> Region<F> {
             Job::TableFlush | Job::QuietFlush(_) if !is_done => self.fail(OutOfService::Flush),
             Job::Table | Job::TableFlush | Job::TableCheck => self.table_done(bytes),
             Job::Mark(segment) => self.marked(segment),
-            Job::Run { .. } | Job::Discard(_) => {}
+            Job::Run { .. } | Job::Discard(_) | Job::LinkSummary(_) => {}
             Job::Seal(segment) => self.sealed(segment),
             Job::CleanSummary(segment) => self.cleaning_begins(segment, bytes),
             Job::CleanBlock(segment) => self.cleaning_goes_on(segment, bytes),

@@ -9,6 +9,7 @@ mod changes;
 mod cleaning;
 mod handover;
 mod io;
+mod links;
 mod quiet;
 mod recovery;
 mod sealing;
@@ -19,14 +20,16 @@ pub use recovery::{Format, Media, NoRegion, Recovered};
 
 use super::admission::{Admitting, Budget};
 use super::format::{Layout, Summary};
-use super::index::Index;
-use super::segments::Segments;
+use super::index::{Entry, Index, Item, OwnerOf};
+use super::samples::Samples;
+use super::segments::{Segments, State as Segment};
 use super::sums::Sums;
 use super::types::*;
-use crate::fault_injection::FaultInjection;
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SSD_IO_FRAMES, SSD_QUIET_BYTES_PER_DAY, SSD_STAGED_MAX};
 use cleaning::Cleaning;
 use io::Jobs;
+use links::Links;
 use quiet::Writing;
 use sealing::{Open, Run};
 use std::collections::VecDeque;
@@ -54,6 +57,8 @@ struct Owner {
     is_attached: bool,
     /// Segments that it may have.
     share: u32,
+    /// Blocks of owners with the same number that are equal are kept once; 0 stands for none.
+    domain: u16,
     /// Its entries in the index.
     entries: u64,
     /// The segment that its blocks go to.
@@ -75,6 +80,7 @@ impl Owner {
             state,
             is_attached: false,
             share: 0,
+            domain: 0,
             entries: 0,
             open: None,
             changing: Vec::new(),
@@ -87,6 +93,11 @@ impl Owner {
 /// Bytes of the table of owners in memory.
 pub(super) fn owner_bytes() -> u64 {
     (OWNERS_MAX * size_of::<Option<Owner>>()) as u64
+}
+
+/// Bytes that are kept of segments to compare blocks with, at most.
+pub(super) fn link_bytes(layout: &Layout) -> u64 {
+    Links::bytes_max(layout)
 }
 
 /// How far an orderly stop is.
@@ -113,6 +124,8 @@ pub struct Region<F: FaultInjection> {
     boot: BootId,
     sums: Sums,
     index: Index,
+    samples: Samples,
+    links: Links,
     segments: Segments,
     owners: Vec<Option<Owner>>,
     /// Whether there may be owners with something to drop: all of them are looked at only then, since it is asked in
@@ -157,6 +170,8 @@ impl<F: FaultInjection> Region<F> {
             boot,
             sums: Sums::new(store),
             index: Index::new(slots, seed),
+            samples: Samples::new(slots),
+            links: Links::default(),
             segments: Segments::new(&layout),
             layout,
             owners: (0..OWNERS_MAX).map(|_| None).collect(),
@@ -265,7 +280,7 @@ impl<F: FaultInjection> Region<F> {
             return Some(WhyDropped::Size);
         }
         let is_other = stamp != known.stamp;
-        let ignored = self.faults.has(crate::fault_injection::Bug::SsdStampNotCompared);
+        let ignored = self.faults.has(Bug::SsdStampNotCompared);
         (is_other && !ignored).then_some(WhyDropped::Stamp)
     }
 
@@ -277,7 +292,7 @@ impl<F: FaultInjection> Region<F> {
         if owner.state == State::Dirty || !owner.dropping.is_empty() {
             self.drop_owner(number);
         } else {
-            (owner.is_attached, owner.share) = (false, 0);
+            (owner.is_attached, owner.share, owner.domain) = (false, 0, 0);
             owner.changing.clear();
         }
     }
@@ -295,15 +310,24 @@ impl<F: FaultInjection> Region<F> {
     /// Drops all blocks of an owner.
     fn forget_blocks(&mut self, number: u16) {
         self.abort_quiet(number);
-        if self.segments.of(number) == 0 {
+        if self.segments.of(number) == 0 && self.owner(number).entries == 0 {
             return;
         }
-        let segments = &self.segments;
-        self.index.remove_where(|slot| segments.get(segments.number_of(slot)).owner == number);
-        self.owner_mut(number).entries = 0;
+        // Its own, and links to its segments.
+        let Self { index, segments, owners, faults, .. } = self;
+        index.remove_where(|item| {
+            let keeps = item.link_of.is_some() && faults.has(Bug::SsdLinkOutlivesDisk);
+            let of = item.owner(segments);
+            let is_gone = of == number && !keeps || segments.owner_of(item.slot) == number;
+            if is_gone && let Some(owner) = &mut owners[usize::from(of)] {
+                owner.entries -= 1;
+            }
+            is_gone
+        });
         self.owner_mut(number).open = None;
         while let Some(segment) = self.segments.oldest(number) {
             self.abandon(segment);
+            self.segments.unlinked(segment);
             self.segments.give_up_oldest(number);
         }
     }
@@ -318,11 +342,21 @@ impl<F: FaultInjection> Region<F> {
         owner.stats.share_blocks = blocks;
     }
 
-    /// An entry leaves the index: what its segment's summary says of it is not true any more.
-    fn removed(&mut self, slot: u32, is_recorded: bool) {
-        let segment = self.segments.get_mut(self.segments.number_of(slot));
-        segment.lost |= is_recorded;
-        let number = segment.owner;
+    /// An entry of an owner has left the index: what its segment's summary says of it is not true any more, unless it
+    /// was a link.
+    fn removed(&mut self, number: u16, entry: &Entry, is_recorded: bool) {
+        if !entry.is_link {
+            self.segments.get_mut(self.segments.number_of(entry.slot)).lost |= is_recorded;
+        }
+        self.owner_mut(number).entries -= 1;
+    }
+
+    /// An entry had to leave the index for another.
+    fn pushed_out(&mut self, item: Item) {
+        let number = item.owner(&self.segments);
+        if item.link_of.is_none() {
+            self.segments.get_mut(self.segments.number_of(item.slot)).lost = true;
+        }
         if let Some(owner) = &mut self.owners[usize::from(number)] {
             owner.entries -= 1;
         }
@@ -331,11 +365,15 @@ impl<F: FaultInjection> Region<F> {
     /// What is wrong with the region's own tables, by a look at all of them: for tests.
     pub(super) fn wrong(&self) -> Option<String> {
         let mut entries = vec![0; OWNERS_MAX];
-        for slot in self.index.slots() {
-            let segment = self.segments.get(self.segments.number_of(slot));
-            match self.owners.get(usize::from(segment.owner)) {
-                Some(Some(_)) => entries[usize::from(segment.owner)] += 1,
-                _ => return Some(format!("slot {slot} has an entry, and belongs to nobody: {segment:?}")),
+        for item in self.index.items() {
+            let segment = self.segments.get(self.segments.number_of(item.slot));
+            let number = usize::from(item.owner(&self.segments));
+            match self.owners.get(number) {
+                Some(Some(_)) => entries[number] += 1,
+                _ => return Some(format!("{item:?} is an entry, and belongs to nobody: {segment:?}")),
+            }
+            if item.link_of.is_some() && !segment.is_linked {
+                return Some(format!("{item:?} is a link to a segment that has none: {segment:?}"));
             }
         }
         let owners = self.owners.iter().zip(entries).filter_map(|(owner, n)| Some((owner.as_ref()?.entries, n)));
@@ -343,12 +381,17 @@ impl<F: FaultInjection> Region<F> {
         Some(format!("an owner has {counted} entries, and {is} by its account"))
     }
 
+    fn table_bytes(&self) -> usize {
+        self.index.bytes() + self.samples.bytes() + self.segments.bytes() + self.admitting.bytes()
+    }
+
     /// Numbers of the device.
     pub(super) fn stats(&self) -> SsdStats {
-        let bytes = self.index.bytes() + self.segments.bytes() + self.admitting.bytes();
+        let bytes = self.table_bytes();
         SsdStats {
             blocks: self.index.len() as u64,
             held: self.index.held() as u64,
+            linked: self.index.links() as u64,
             room: u64::from(self.layout.data_blocks()) * self.segments.len() as u64,
             staged: self.staged as u64,
             segments: self.segments.len() as u64,
@@ -363,8 +406,7 @@ impl<F: FaultInjection> Region<F> {
 
     /// Bytes of tables for each block that there is room for, in thousandths: all but the staged blocks.
     pub(super) fn table_bytes_per_block_per_mille(&self) -> u64 {
-        let bytes = self.index.bytes() + self.segments.bytes() + self.admitting.bytes();
-        bytes as u64 * 1000 / (u64::from(self.layout.data_blocks()) * self.segments.len() as u64)
+        self.table_bytes() as u64 * 1000 / (u64::from(self.layout.data_blocks()) * self.segments.len() as u64)
     }
 
     /// Numbers of an owner.

@@ -4,7 +4,6 @@
 //! Never judges a stamp. Invariant: when the table calls an owner clean, no summary that a recovery would take names a
 //! block of it that the disk does not hold; a change in the middle of it all ends it.
 
-use super::super::segments::State as Segment;
 use super::io::Job;
 use super::*;
 use crate::fault_injection::Bug;

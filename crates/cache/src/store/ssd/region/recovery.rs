@@ -355,13 +355,11 @@ impl<F: FaultInjection> Region<F> {
             // Of two that are there, either is what the image holds.
             if let Some((at, entry)) = self.index.find(&self.segments, number, *block) {
                 self.index.remove(at);
-                self.removed(entry.slot, true);
+                self.removed(number, &entry, true);
             }
             let gone = self.index.insert(&self.segments, number, *block, slot, *sum);
             self.owner_mut(number).entries += 1;
-            if let Some(gone) = gone {
-                self.removed(gone, true);
-            }
+            gone.into_iter().for_each(|gone| self.pushed_out(gone));
         }
     }
 

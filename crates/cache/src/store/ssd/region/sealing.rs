@@ -4,7 +4,6 @@
 //! in its place, and is done before any other; its own summary is written when all of its blocks are.
 
 use super::super::format::NO_BLOCK;
-use super::super::segments::State as Segment;
 use super::io::Job;
 use super::*;
 use crate::fault_injection::Bug;
@@ -32,6 +31,17 @@ pub(super) struct Open {
     /// No block is added any more.
     is_full: bool,
     is_sealing: bool,
+}
+
+impl Open {
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    /// Its blocks in order, and their sums.
+    pub fn entries(&self) -> &[(u64, u32)] {
+        &self.entries
+    }
 }
 
 /// Neighbours that wait to be written, or are being written.
@@ -177,12 +187,14 @@ impl<F: FaultInjection> Region<F> {
         Summary { segment, owner: it.owner, identity, sequence: it.sequence, generation: it.generation, entries }
     }
 
-    /// Of blocks that a segment was written with, those that still are there: others have no number.
+    /// Of blocks that a segment was written with, those that still are there: others have no number. One that has been
+    /// changed, and is the same again by a link, is not: nobody would write the summary again when the link goes.
     pub(super) fn still_there(&self, segment: u32, entries: &[(u64, u32)]) -> Vec<(u64, u32)> {
         let number = self.segments.get(segment).owner;
         let here = |n: usize, block: u64| {
             let found = self.index.find(&self.segments, number, block.min(BLOCKS_MAX - 1));
-            found.is_some_and(|(_, entry)| entry.slot == self.layout.slot(segment, n as u32))
+            let is_it = |e: &Entry| !e.is_link || self.faults.has(Bug::SsdLinkTakenForBlock);
+            found.is_some_and(|(_, entry)| is_it(&entry) && entry.slot == self.layout.slot(segment, n as u32))
         };
         let entries = entries.iter().enumerate();
         entries.map(|(n, (block, sum))| (if here(n, *block) { *block } else { NO_BLOCK }, *sum)).collect()

@@ -44,6 +44,7 @@ impl<F: FaultInjection> Region<F> {
         self.service = Some(why);
         self.abandon_all();
         self.index.clear();
+        self.links.forget();
         (self.cleaning, self.writing) = (None, None);
         self.quiet.clear();
         for owner in self.owners.iter_mut().flatten() {
