@@ -179,8 +179,8 @@ pub const SSD_DROP_BLOCKS: u64 = 4096;
 /// keep the disk's changes waiting.
 pub const SSD_DROP_BLOCKS_MAX: u64 = 1 << 22;
 
-/// Segments of an SSD at a time that blocks offered are compared with, to keep equal ones once.
-pub const SSD_LINK_SEGMENTS: usize = 4;
+/// Segments of an SSD whose summaries are in memory, for blocks that are offered to be compared with.
+pub const SSD_LINK_SEGMENTS: usize = 16;
 
 /// Buckets of the index that are looked at in one step for links to segments that were given up (40 KiB of memory).
 pub const SSD_SWEPT_BUCKETS: usize = 512;

@@ -170,7 +170,6 @@ impl<F: FaultInjection> Region<F> {
         if self.link(number, block, content) {
             return Ok(Offered::Admitted);
         }
-        self.look_for_donor(number, content);
         if !self.admitting.may_write() {
             return Err(Refusal::Budget);
         }

@@ -68,8 +68,9 @@ impl<F: FaultInjection> Region<F> {
         }
         self.go_on_stopping();
         let io = self.next_table().or_else(|| self.next_quiet());
-        let io = io.or_else(|| self.next_write()).or_else(|| self.next_cleaning());
-        io.or_else(|| self.next_link()).or_else(|| self.next_discard())
+        // Before the writes that it is to spare.
+        let io = io.or_else(|| self.next_link()).or_else(|| self.next_write());
+        io.or_else(|| self.next_cleaning()).or_else(|| self.next_discard())
     }
 
     /// A free segment that will not be used soon is discarded, one at a time.

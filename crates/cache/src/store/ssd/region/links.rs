@@ -1,7 +1,6 @@
 //! Equal bytes that were written before: a block that is offered becomes a link to where they are.
 //!
-//! Owns which segment the blocks of an owner are compared with: one that a sample of contents, or the segment before,
-//! led to. Never compares across sharing domains, never writes links down: after a restart they are found again.
+//! Owns which segments blocks are compared with: those that a sample of contents, or the segment before, led to. Never compares across sharing domains, never writes links down: after a restart they are found again.
 //! Invariants: a link is made to a slot of a segment that was not given up, whose sum says that its bytes are those of
 //! the block; a segment that has links is not used again before they are taken out. A link's own sum says the same of
 //! the block once more whenever it is read.
@@ -22,30 +21,30 @@ const BEFORE: usize = 8;
 const AHEAD: usize = 24;
 /// After so many blocks without a match the segment is not compared with any more.
 const MISSES_MAX: u32 = 64;
+/// Summaries that may wait to be read.
+const WANTED_MAX: usize = 8;
+/// Segments after one that is led to whose summaries are read as well: a guest that reads a file is past a segment
+/// before its summary has come.
+const SEGMENTS_AHEAD: usize = 3;
 /// While fewer segments are free, one that waits for its links to be taken out is not left waiting.
 const FREE_ENOUGH: usize = 2;
 
-/// A segment that blocks of an owner are compared with.
-struct Donor {
-    /// Whose blocks.
-    number: u16,
+/// What a segment was written with, in order, with sums.
+struct Summary {
     segment: u32,
     sequence: u64,
-    /// What was written there, in order, with sums.
     entries: Vec<(u64, u32)>,
-    /// The place after the last match.
-    next: usize,
-    misses: u32,
 }
 
-/// A segment whose summary is to be read for that.
-struct Wanted {
+/// Where the last match of an owner's blocks was.
+struct Cursor {
     number: u16,
     segment: u32,
     sequence: u64,
-    /// The slot that should have these bytes, or it is not the one that was looked for.
-    proof: Option<(u32, Content)>,
-    is_reading: bool,
+    /// The place after it.
+    next: usize,
+    /// Blocks without a match since.
+    misses: u32,
 }
 
 /// Links of segments that were given up are taken out of the index, a part of it at a time.
@@ -58,20 +57,30 @@ struct Sweep {
 /// See the head of the file.
 #[derive(Default)]
 pub(super) struct Links {
-    donors: Vec<Donor>,
-    wanted: Option<Wanted>,
+    /// Those read or used last are last.
+    summaries: Vec<Summary>,
+    cursors: Vec<Cursor>,
+    /// Segments, with their sequences, whose summaries are to be read.
+    wanted: VecDeque<(u32, u64)>,
+    /// That one is being read.
+    reading: Option<(u32, u64)>,
     sweep: Option<Sweep>,
 }
 
 impl Links {
-    /// What segments to compare with take of memory at most.
+    /// What summaries to compare with take of memory at most.
     pub fn bytes_max(layout: &Layout) -> u64 {
         (SSD_LINK_SEGMENTS + 1) as u64 * u64::from(layout.data_blocks()) * size_of::<(u64, u32)>() as u64
     }
 
     /// Nothing is compared any more.
     pub fn forget(&mut self) {
-        (self.donors, self.wanted) = (Vec::new(), None);
+        (self.summaries, self.cursors) = (Vec::new(), Vec::new());
+        (self.wanted, self.reading) = (VecDeque::new(), None);
+    }
+
+    fn find(&self, segment: u32, sequence: u64) -> Option<usize> {
+        self.summaries.iter().position(|s| (s.segment, s.sequence) == (segment, sequence))
     }
 }
 
@@ -90,43 +99,38 @@ impl<F: FaultInjection> Region<F> {
         is_filled && it.sequence == sequence && owner().is_some_and(is_within)
     }
 
+    /// What a segment was written with, if that is in memory.
+    fn written(&self, segment: u32, sequence: u64) -> Option<&[(u64, u32)]> {
+        let open = || self.open.iter().find(|o| o.segment() == segment).map(Open::entries);
+        self.links.find(segment, sequence).map(|n| &*self.links.summaries[n].entries).or_else(open)
+    }
+
     /// Whether the slot in a segment, written with this entry, has these bytes.
     fn has_content(&self, segment: u32, (block, sum): (u64, u32), content: Content) -> bool {
         let it = self.segments.get(segment);
         let tag = self.owner(it.owner).tag;
         let of = Of { tag, generation: it.generation, sequence: it.sequence, block };
-        block != NO_BLOCK && self.sums.of(of, content) == sum
+        block != NO_BLOCK && self.sums.of(of, content) == sum || self.faults.has(Bug::SsdLinkUnproven)
     }
 
     /// Makes a block a link to where the same bytes are, if that is known. It has no entry.
     pub(super) fn link(&mut self, number: u16, block: u64, content: Content) -> bool {
         let domain = self.owner(number).domain;
-        let Some(n) = self.links.donors.iter().position(|d| d.number == number) else { return false };
-        let (segment, sequence) = (self.links.donors[n].segment, self.links.donors[n].sequence);
-        if domain == 0 || !self.is_donor(segment, sequence, domain) {
-            self.links.donors.remove(n);
+        if domain == 0 {
             return false;
         }
-        self.see_more(n);
-        let donor = &self.links.donors[n];
-        let (next, len) = (donor.next, donor.entries.len());
-        let near = (next..(next + AHEAD).min(len)).chain((next.saturating_sub(BEFORE)..next.min(len)).rev());
-        let is_it = |at: &usize| {
-            self.has_content(segment, donor.entries[*at], content) || self.faults.has(Bug::SsdLinkUnproven)
-        };
-        let found = near.into_iter().find(is_it);
-        let donor = &mut self.links.donors[n];
-        let Some(at) = found else {
-            donor.misses += 1;
-            if donor.misses > MISSES_MAX {
-                self.links.donors.remove(n);
-            }
-            return false;
-        };
-        (donor.next, donor.misses) = (at + 1, 0);
-        if at + 1 == len {
-            self.want_next(number, segment);
+        let found = self.look_where_sampled(domain, content).or_else(|| self.look_near_last(number, domain, content));
+        let Some((segment, at)) = found else { return false };
+        let sequence = self.segments.get(segment).sequence;
+        self.links.cursors.retain(|c| c.number != number);
+        if self.links.cursors.len() == SSD_LINK_SEGMENTS {
+            self.links.cursors.remove(0);
         }
+        self.links.cursors.push(Cursor { number, segment, sequence, next: at + 1, misses: 0 });
+        if let Some(n) = self.links.find(segment, sequence) {
+            self.links.summaries[n..].rotate_left(1);
+        }
+        self.want_next(segment, domain);
         let slot = self.layout.slot(segment, at as u32);
         self.segments.get_mut(segment).is_linked = true;
         let (tag, generation) = (self.owner(number).tag, self.segments.get(segment).generation);
@@ -141,90 +145,95 @@ impl<F: FaultInjection> Region<F> {
         true
     }
 
-    /// What was added to an open segment since it was looked at.
-    fn see_more(&mut self, n: usize) {
-        let donor = &mut self.links.donors[n];
-        if donor.next + AHEAD > donor.entries.len()
-            && let Some(entries) = self.open.iter().find(|o| o.segment() == donor.segment).map(Open::entries)
-        {
-            donor.entries.extend_from_slice(&entries[donor.entries.len()..]);
-        }
-    }
-
-    /// A block with these bytes was not linked: where the sample says that they are, there may be those of the next.
-    pub(super) fn look_for_donor(&mut self, number: u16, content: Content) {
-        let domain = self.owner(number).domain;
-        let Some(slot) = self.samples.find(content.number()).filter(|_| domain != 0) else { return };
+    /// Segment and place of these bytes, if the sample says where they are and is right. What it would take to know that
+    /// is read, for the blocks that follow.
+    fn look_where_sampled(&mut self, domain: u16, content: Content) -> Option<(u32, usize)> {
+        let slot = self.samples.find(content.number())?;
         let segment = self.segments.number_of(slot);
         let sequence = self.segments.get(segment).sequence;
-        let is_known =
-            self.links.donors.iter().any(|d| (d.number, d.segment, d.sequence) == (number, segment, sequence));
-        if !is_known && self.is_donor(segment, sequence, domain) {
-            self.want(Wanted { number, segment, sequence, proof: Some((slot, content)), is_reading: false });
+        if !self.is_donor(segment, sequence, domain) {
+            return None;
+        }
+        let Some(entries) = self.written(segment, sequence) else {
+            self.want(segment, sequence);
+            self.want_next(segment, domain);
+            return None;
+        };
+        let at = slot.checked_sub(self.layout.slot(segment, 0))? as usize;
+        let entry = *entries.get(at)?;
+        self.has_content(segment, entry, content).then_some((segment, at))
+    }
+
+    /// The same, if they are near the last match of the owner's.
+    fn look_near_last(&mut self, number: u16, domain: u16, content: Content) -> Option<(u32, usize)> {
+        let n = self.links.cursors.iter().position(|c| c.number == number)?;
+        let cursor = &self.links.cursors[n];
+        let (segment, sequence, next) = (cursor.segment, cursor.sequence, cursor.next);
+        let is_donor = self.is_donor(segment, sequence, domain);
+        let entries = self.written(segment, sequence).filter(|_| is_donor && cursor.misses < MISSES_MAX);
+        let Some(entries) = entries else {
+            self.links.cursors.remove(n);
+            return None;
+        };
+        let len = entries.len();
+        let (from, to) = (next.saturating_sub(BEFORE), (next + AHEAD).min(len));
+        let near = (next..to).chain((from..next.min(len)).rev());
+        let found = near.into_iter().find(|at| self.has_content(segment, entries[*at], content));
+        self.links.cursors[n].misses += 1;
+        found.map(|at| (segment, at))
+    }
+
+    /// The blocks after those of a segment may be in those that its owner began after it.
+    fn want_next(&mut self, segment: u32, domain: u16) {
+        let mut after = segment;
+        for _ in 0..SEGMENTS_AHEAD {
+            let Some(next) = self.segments.after(after) else { return };
+            after = next;
+            let sequence = self.segments.get(after).sequence;
+            if !self.is_donor(after, sequence, domain) {
+                return;
+            }
+            self.want(after, sequence);
         }
     }
 
-    /// The last block of a segment was matched: the next ones may be in the one that its owner began after it.
-    fn want_next(&mut self, number: u16, segment: u32) {
-        let Some(after) = self.segments.after(segment) else { return };
-        let sequence = self.segments.get(after).sequence;
-        if self.is_donor(after, sequence, self.owner(number).domain) {
-            self.want(Wanted { number, segment: after, sequence, proof: None, is_reading: false });
-        }
-    }
-
-    fn want(&mut self, wanted: Wanted) {
-        if let Some(entries) = self.open.iter().find(|o| o.segment() == wanted.segment).map(|o| o.entries().to_vec()) {
-            self.compare_with(wanted, entries);
-        } else if self.links.wanted.is_none() {
-            self.links.wanted = Some(wanted);
+    fn want(&mut self, segment: u32, sequence: u64) {
+        let wanted = (segment, sequence);
+        let is_asked = self.links.wanted.contains(&wanted) || self.links.reading == Some(wanted);
+        if !is_asked && self.links.wanted.len() < WANTED_MAX && self.written(segment, sequence).is_none() {
+            self.links.wanted.push_back(wanted);
         }
     }
 
     /// The read of a summary that is wanted.
     pub(super) fn next_link(&mut self) -> Option<SsdIo> {
-        let wanted = self.links.wanted.as_ref().filter(|w| !w.is_reading)?;
-        let (segment, sequence) = (wanted.segment, wanted.sequence);
-        let domain = self.owners[usize::from(wanted.number)].as_ref().map_or(0, |o| o.domain);
-        let is_sealed = self.segments.get(segment).state == Segment::Sealed;
-        if domain == 0 || !is_sealed || !self.is_donor(segment, sequence, domain) || self.stop.is_some() {
-            self.links.wanted = None;
+        if self.links.reading.is_some() || self.stop.is_some() {
             return None;
         }
-        let io = self.read_summary(Job::LinkSummary(segment), segment)?;
-        self.links.wanted.as_mut()?.is_reading = true;
-        Some(io)
+        while let Some((segment, sequence)) = self.links.wanted.front().copied() {
+            let it = self.segments.get(segment);
+            if it.state == Segment::Sealed && it.sequence == sequence {
+                let io = self.read_summary(Job::LinkSummary(segment), segment)?;
+                self.links.reading = self.links.wanted.pop_front();
+                return Some(io);
+            }
+            self.links.wanted.pop_front();
+        }
+        None
     }
 
     /// It was read.
     pub(super) fn link_summary_read(&mut self, segment: u32, bytes: Option<&[u8]>) {
-        let Some(wanted) = self.links.wanted.take_if(|w| w.is_reading && w.segment == segment) else { return };
-        let domain = self.owners[usize::from(wanted.number)].as_ref().map_or(0, |o| o.domain);
-        if domain == 0 || !self.is_donor(segment, wanted.sequence, domain) {
+        let Some((_, sequence)) = self.links.reading.take_if(|(s, _)| *s == segment) else { return };
+        if self.segments.get(segment).sequence != sequence {
             return;
         }
-        if let Some(summary) = self.parse_summary(segment, bytes) {
-            self.compare_with(wanted, summary.entries);
-        }
-    }
-
-    fn compare_with(&mut self, wanted: Wanted, entries: Vec<(u64, u32)>) {
-        let Wanted { number, segment, sequence, proof, .. } = wanted;
-        let mut next = 0;
-        if let Some((slot, content)) = proof {
-            let at = slot.checked_sub(self.layout.slot(segment, 0)).map_or(usize::MAX, |at| at as usize);
-            let is_it = |entry: &(u64, u32)| self.has_content(segment, *entry, content);
-            if !entries.get(at).is_some_and(is_it) {
-                return;
+        if let Some(read) = self.parse_summary(segment, bytes) {
+            if self.links.summaries.len() == SSD_LINK_SEGMENTS {
+                self.links.summaries.remove(0);
             }
-            next = at + 1;
+            self.links.summaries.push(Summary { segment, sequence, entries: read.entries });
         }
-        let donors = &mut self.links.donors;
-        donors.retain(|d| d.number != number);
-        if donors.len() == SSD_LINK_SEGMENTS {
-            donors.remove(0);
-        }
-        donors.push(Donor { number, segment, sequence, entries, next, misses: 0 });
     }
 
     // ---- segments that were given up ----
