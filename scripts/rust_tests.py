@@ -124,7 +124,7 @@ def main():
     p.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="programs at a time (default: one for each processor)"
     )
-    p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for each program, after --: names, --skip NAME ...")
+    p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for each program, after --: --skip NAME ...")
     a = p.parse_args()
     if a.jobs < 1:
         p.error("--jobs is at least 1")

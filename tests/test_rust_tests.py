@@ -1,4 +1,4 @@
-"""All Rust tests, several programs at a time: one that fails or dies is seen, and what runs is ended with the script."""
+"""All Rust tests, several programs at a time: one that fails or dies is seen, and what runs ends with the script."""
 
 import importlib.util
 import json
@@ -82,7 +82,8 @@ def test_what_runs_is_ended_with_the_script(tmp_path, number):
         f"import importlib.util as u; s = u.spec_from_file_location('r', {str(SCRIPT)!r}); m = u.module_from_spec(s); "
         "s.loader.exec_module(m)\n"
         # Two that run, one with a child of its own, and one that waits for its turn.
-        f"m.run([(n, ['sh', '-c', 'sleep 61 & echo $$ $! > {tmp_path}/' + n + '; sleep 62'], '/', None) for n in 'abc'], 2)"
+        f"m.run([(n, ['sh', '-c', 'sleep 61 & echo $$ $! > {tmp_path}/' + n + '; sleep 62'], '/', None) "
+        "for n in 'abc'], 2)"
     )
     script = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL)
     begun = [tmp_path / "a", tmp_path / "b"]

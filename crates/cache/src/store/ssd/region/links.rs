@@ -1,6 +1,7 @@
 //! Equal bytes that were written before: a block that is offered becomes a link to where they are.
 //!
-//! Owns which segments blocks are compared with: those that a sample of contents, or the segment before, led to. Never compares across sharing domains, never writes links down: after a restart they are found again.
+//! Owns which segments blocks are compared with: those that a sample of contents, or the segment before, led to. Never
+//! compares across sharing domains, never writes links down: after a restart they are found again.
 //! Invariants: a link is made to a slot of a segment that was not given up, whose sum says that its bytes are those of
 //! the block; a segment that has links is not used again before they are taken out. A link's own sum says the same of
 //! the block once more whenever it is read.
@@ -145,8 +146,8 @@ impl<F: FaultInjection> Region<F> {
         true
     }
 
-    /// Segment and place of these bytes, if the sample says where they are and is right. What it would take to know that
-    /// is read, for the blocks that follow.
+    /// Segment and place of these bytes, if the sample says where they are and is right. What it would take to know
+    /// that is read, for the blocks that follow.
     fn look_where_sampled(&mut self, domain: u16, content: Content) -> Option<(u32, usize)> {
         let slot = self.samples.find(content.number())?;
         let segment = self.segments.number_of(slot);
