@@ -163,7 +163,7 @@ impl Checker<'_> {
             let error = format!("the tables of the SSD store take {takes} of store.memory, which is {has}");
             let remedy = format!(
                 "make store.memory at least {least}, or the files smaller: 12 bytes for each block of 4KiB, and \
-                 1.5MiB for each path and worker"
+                 2.1MiB for each path and worker"
             );
             self.error(line, "ssd", error, remedy);
         }

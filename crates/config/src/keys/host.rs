@@ -57,7 +57,7 @@ pub const SSD: Section = Section {
     doc: "The SSD store: files or block devices that hold blocks which RAM has no room for. Without `paths` there is \
         none. It holds nothing that the images do not hold, so that losing it loses nothing. Each worker has a part of \
         each file, and reads and writes it with direct I/O. Its tables are a part of `store.memory`: 12 bytes for each \
-        block of 4KiB (3GiB for 1TiB), and 1.5MiB for each path and worker, are set aside for them. Disks have shares \
+        block of 4KiB (3GiB for 1TiB), and 2.1MiB for each path and worker, are set aside for them. Disks have shares \
         of it, by the weights and controllers of `[shares]`. `undercroft ssd` shows it.",
     keys: &[
         key!(
