@@ -182,7 +182,8 @@ class Running:
         unpack(self.place, self.target, corpus)
         seeds = self.place / "seeds" / self.target
         left = max(1, round(self.end - time.monotonic()))
-        self.log = ROOT / "build" / "fuzz" / f"{self.target}-campaign.log"
+        # Beside the corpus: sessions in other places have logs of their own.
+        self.log = self.place / "logs" / f"{self.target}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         argv = [
             self.programs / self.target, f"-max_total_time={left}", f"-timeout={INPUT_SECONDS}",
@@ -384,7 +385,7 @@ def main():
     )
     p.add_argument("--programs", type=Path, help="folder of targets that are built already (default: builds them)")
     p.add_argument(
-        "--place", type=Path, default=ROOT / "fuzz", help="folder of corpus, artifacts and seeds (default: fuzz)"
+        "--place", type=Path, default=ROOT / "fuzz", help="folder of corpus, artifacts, logs and seeds (default: fuzz)"
     )
     a = p.parse_args()
     known = listed((ROOT / "fuzz" / "Cargo.toml").read_text())

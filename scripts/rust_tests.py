@@ -41,7 +41,7 @@ LONGEST = (
 
 
 class Ended(Exception):
-    """Somebody wants this to end."""
+    """Ctrl-C was pressed, or the script was told to end by `kill`."""
 
 
 def programs(messages):

@@ -158,11 +158,13 @@ def test_an_input_that_takes_long_is_a_crash_if_it_does_so_alone(place, tmp_path
     assert (row["crashes"], row["executions"]) == (int(slow), 18), "the rest of the time is used"
 
 
-def test_a_target_that_does_not_start_adds_nothing(place):
+def test_a_target_that_does_not_start_adds_nothing(place, tmp_path):
     place("api", "exit 1")
     run = place.start("--seconds", "1", "--target", "api")
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 1 and "said nothing" in out and not (place.out / "fuzzing.json").exists()
+    # Of its own place: tests of others, and real sessions, ran beside it and wrote over its log.
+    assert f"see {tmp_path}/fuzz/logs/api.log" in out
     run = place.start("--target", "ap")
     assert "there is no target 'ap'" in run.communicate(timeout=60)[1] and run.returncode == 2
 

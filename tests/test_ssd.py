@@ -193,6 +193,7 @@ def test_copies_of_an_image_are_in_the_store_once(make, scratch):
         return grown[1] - grown[0], after["deduplicated_bytes"] - before["deduplicated_bytes"]
 
     written, deduplicated = reads("b")
+    print(f"of the copy {deduplicated / images.MIB:.1f} MiB were there, {written / images.MIB:.1f} MiB were written")
     assert deduplicated > SIZE // 8 and written < SIZE - SIZE // 8, (written, deduplicated, ssd(daemon))
     hits = daemon.disk("b")["counters"]["ssd_hit_blocks"]
     assert hits * 4096 > SIZE, "it is read from there"

@@ -121,6 +121,24 @@ fn used_again<F: FaultInjection>(faults: F) -> usize {
     r.of(other, |r| (0..BLOCKS).map(|block| r.look(block)).filter(|it| is_wrong(*it)).count())
 }
 
+#[test]
+fn a_summary_that_cannot_be_read_is_read_once() {
+    let (mut r, other) = two(16, [3, 3], NoFaults);
+    r.offer(0..FULL);
+    r.flash.bytes[SEGMENTS_AT + 100] ^= 1;
+    let mut reads = 0;
+    for block in 0..FULL {
+        let bytes = [r.image[block as usize]; 4096];
+        assert_eq!(r.ssd.offer(other, block, &bytes, Hint::default(), 0), Offered::Admitted);
+        while let Some(io) = r.ssd.next_io() {
+            reads += usize::from(io.kind == SsdIoKind::Read);
+            r.complete(io, |_, _| None);
+        }
+    }
+    assert_eq!((reads, r.ssd.stats()[0].linked), (1, 0));
+    assert_eq!(r.of(other, |r| r.found(0..FULL)), FULL as usize);
+}
+
 /// A block is changed, and changed back: it is a link to where it was before. Then it is changed for good.
 /// The simulation found it with seed 705.
 fn changed_back_and_again<F: FaultInjection>(faults: F) -> usize {

@@ -166,23 +166,26 @@ impl<F: FaultInjection> Region<F> {
         if !verdict.admits {
             return Err(Refusal::Rule);
         }
-        let content = self.sums.content(bytes);
-        if self.link(number, block, content) {
+        // Not made for who compares nothing: many are refused below.
+        let content = (self.owner(number).domain != 0).then(|| self.sums.content(bytes));
+        if content.is_some_and(|content| self.link(number, block, content)) {
             return Ok(Offered::Admitted);
         }
         if !self.admitting.may_write() {
             return Err(Refusal::Budget);
         }
-        self.put(number, block, (bytes, content), false)?;
+        self.put(number, block, bytes, content, false)?;
         Ok(Offered::Admitted)
     }
 
-    /// Puts a block into its owner's open segment. For cleaning, the last free segment may be taken.
+    /// Puts a block into its owner's open segment; `content` is that of the bytes, where it is known already. For
+    /// cleaning, the last free segment may be taken.
     pub(super) fn put(
         &mut self,
         number: u16,
         block: u64,
-        (bytes, content): (&[u8; 4096], Content),
+        bytes: &[u8; 4096],
+        content: Option<Content>,
         is_cleaning: bool,
     ) -> Result<(), Refusal> {
         if self.staged >= SSD_STAGED_MAX / 4 * 3 {
@@ -197,6 +200,7 @@ impl<F: FaultInjection> Region<F> {
         let of = self.segments.get(segment);
         let tag = self.owner(number).tag;
         let of = Of { tag, generation: of.generation, sequence: of.sequence, block };
+        let content = content.unwrap_or_else(|| self.sums.content(bytes));
         let sum = self.sums.of(of, content);
         self.staged += 1;
         let position = self.stage(segment, block, sum, frame);
@@ -208,7 +212,9 @@ impl<F: FaultInjection> Region<F> {
         if owner.domain != 0 {
             self.samples.written(content.number(), slot);
         }
-        gone.into_iter().for_each(|gone| self.pushed_out(gone));
+        if let Some(gone) = gone {
+            self.pushed_out(gone);
+        }
         self.admitting.spend(4096);
         *(if is_cleaning { &mut self.written.cleaning } else { &mut self.written.admitted }) += 4096;
         Ok(())

@@ -122,7 +122,7 @@ impl<F: FaultInjection> Region<F> {
                 self.removed(number, &entry, false);
                 // Held since: it has its place elsewhere.
                 if is_good && !entry.held {
-                    let _ = self.put(number, block, (bytes, self.sums.content(bytes)), true);
+                    let _ = self.put(number, block, bytes, None, true);
                 }
             }
         }
@@ -149,8 +149,8 @@ impl<F: FaultInjection> Region<F> {
         let Self { index, segments, owners, .. } = self;
         index.remove_where(|item| {
             let is_gone = slots.contains(&item.slot);
-            if is_gone && let Some(owner) = &mut owners[usize::from(item.owner(segments))] {
-                owner.entries -= 1;
+            if is_gone {
+                leaves(owners, item.owner(segments));
             }
             is_gone
         });

@@ -142,7 +142,9 @@ impl<F: FaultInjection> Region<F> {
         let owner = self.owner_mut(number);
         owner.entries += 1;
         owner.stats.linked += 1;
-        gone.into_iter().for_each(|gone| self.pushed_out(gone));
+        if let Some(gone) = gone {
+            self.pushed_out(gone);
+        }
         true
     }
 
@@ -226,15 +228,15 @@ impl<F: FaultInjection> Region<F> {
     /// It was read.
     pub(super) fn link_summary_read(&mut self, segment: u32, bytes: Option<&[u8]>) {
         let Some((_, sequence)) = self.links.reading.take_if(|(s, _)| *s == segment) else { return };
-        if self.segments.get(segment).sequence != sequence {
+        if self.service.is_some() || self.segments.get(segment).sequence != sequence {
             return;
         }
-        if let Some(read) = self.parse_summary(segment, bytes) {
-            if self.links.summaries.len() == SSD_LINK_SEGMENTS {
-                self.links.summaries.remove(0);
-            }
-            self.links.summaries.push(Summary { segment, sequence, entries: read.entries });
+        // One that cannot be read is as good as empty: it would be read again for every block that leads there.
+        let entries = self.parse_summary(segment, bytes).map_or(Vec::new(), |read| read.entries);
+        if self.links.summaries.len() == SSD_LINK_SEGMENTS {
+            self.links.summaries.remove(0);
         }
+        self.links.summaries.push(Summary { segment, sequence, entries });
     }
 
     // ---- segments that were given up ----
@@ -269,9 +271,11 @@ impl<F: FaultInjection> Region<F> {
         let Self { index, segments, owners, .. } = self;
         let part = sweep.next..sweep.next + SSD_SWEPT_BUCKETS;
         let has_more = index.remove_some(part, |item| {
-            let owner = item.link_of.filter(|_| !segments.is_kept(item.slot));
-            owner.and_then(|n| owners[usize::from(n)].as_mut()).into_iter().for_each(|o| o.entries -= 1);
-            owner.is_some()
+            let gone_of = item.link_of.filter(|_| !segments.is_kept(item.slot));
+            if let Some(number) = gone_of {
+                leaves(owners, number);
+            }
+            gone_of.is_some()
         });
         sweep.next += SSD_SWEPT_BUCKETS;
         if has_more {

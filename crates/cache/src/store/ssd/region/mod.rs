@@ -90,6 +90,13 @@ impl Owner {
     }
 }
 
+/// An entry of this owner has left the index.
+fn leaves(owners: &mut [Option<Owner>], number: u16) {
+    if let Some(owner) = &mut owners[usize::from(number)] {
+        owner.entries -= 1;
+    }
+}
+
 /// Bytes of the table of owners in memory.
 pub(super) fn owner_bytes() -> u64 {
     (OWNERS_MAX * size_of::<Option<Owner>>()) as u64
@@ -319,8 +326,8 @@ impl<F: FaultInjection> Region<F> {
             let keeps = item.link_of.is_some() && faults.has(Bug::SsdLinkOutlivesDisk);
             let of = item.owner(segments);
             let is_gone = of == number && !keeps || segments.owner_of(item.slot) == number;
-            if is_gone && let Some(owner) = &mut owners[usize::from(of)] {
-                owner.entries -= 1;
+            if is_gone {
+                leaves(owners, of);
             }
             is_gone
         });
@@ -357,9 +364,7 @@ impl<F: FaultInjection> Region<F> {
         if item.link_of.is_none() {
             self.segments.get_mut(self.segments.number_of(item.slot)).lost = true;
         }
-        if let Some(owner) = &mut self.owners[usize::from(number)] {
-            owner.entries -= 1;
-        }
+        leaves(&mut self.owners, number);
     }
 
     /// What is wrong with the region's own tables, by a look at all of them: for tests.

@@ -359,7 +359,9 @@ impl<F: FaultInjection> Region<F> {
             }
             let gone = self.index.insert(&self.segments, number, *block, slot, *sum);
             self.owner_mut(number).entries += 1;
-            gone.into_iter().for_each(|gone| self.pushed_out(gone));
+            if let Some(gone) = gone {
+                self.pushed_out(gone);
+            }
         }
     }
 
