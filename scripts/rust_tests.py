@@ -142,4 +142,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        # While cargo builds, which Ctrl-C ends as well.
+        sys.exit(130)

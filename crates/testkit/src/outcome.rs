@@ -64,11 +64,13 @@ pub struct Outcome {
     pub offset: u64,
     /// Of the captures, those of such blocks. Campaigns do not keep it.
     pub captures_across: u64,
-    /// Blocks read from the SSD store, those that it did not give in time, and those that it had when a core started.
-    /// Campaigns do not keep these three.
+    /// Blocks read from the SSD store, those that it did not give in time, those that it took without writing them, and
+    /// those that it had when a core started. Campaigns do not keep these four.
     pub below: u64,
     /// See `below`.
     pub late: u64,
+    /// See `below`.
+    pub linked: u64,
     /// See `below`.
     pub recovered: u64,
     /// What went wrong outside.
@@ -165,6 +167,7 @@ impl Outcome {
         self.captures_across += o.captures_across;
         self.below += o.below;
         self.late += o.late;
+        self.linked += o.linked;
         self.recovered += o.recovered;
         self.coverage.add(&o.coverage);
     }

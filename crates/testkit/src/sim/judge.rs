@@ -75,6 +75,7 @@ impl<P: FaultInjection> Sim<P> {
     pub(super) fn count(&mut self, d: usize) {
         self.count_guest(d);
         let s: DiskStats = self.core().stats(DiskId(d as u32));
+        let linked = self.core().ssd_stats_of(DiskId(d as u32)).map_or(0, |of| of.linked);
         let o = &mut self.outcome;
         o.hits += s.hit_blocks;
         o.misses += s.miss_blocks;
@@ -86,5 +87,6 @@ impl<P: FaultInjection> Sim<P> {
         o.at_base += s.shared_hit_blocks;
         o.below += s.ssd_hit_blocks;
         o.late += s.ssd_late_blocks;
+        o.linked += linked;
     }
 }

@@ -69,11 +69,7 @@ impl<F: FaultInjection> Run<F> {
         self.ssd().set_admission(Admission::All);
         let discards = self.discards;
         self.ssd().set_discards(discards);
-        for image in 0..self.images.len() {
-            if let Some(owner) = self.owners[image].filter(|_| self.images[image].is_alike) {
-                self.ssd().set_domain(owner, 1);
-            }
-        }
+        (0..self.images.len()).for_each(|image| self.set_domain(image));
         self.ssd().go_on();
         if is_quiet {
             self.change_at_once();

@@ -243,6 +243,13 @@ impl<F: FaultInjection> Run<F> {
         self.failure.get_or_insert(what);
     }
 
+    /// Images that hold equal bytes are of one domain.
+    fn set_domain(&mut self, image: usize) {
+        if let Some(owner) = self.owners[image].filter(|_| self.images[image].is_alike) {
+            self.ssd().set_domain(owner, 1);
+        }
+    }
+
     fn ssd(&mut self) -> &mut Ssd<F> {
         self.ssd.as_mut().expect("the store runs")
     }

@@ -177,9 +177,7 @@ impl<F: FaultInjection> Run<F> {
         self.owners[image] = Some(owner);
         let share = self.rng.between(100, 2000);
         self.ssd().set_share(owner, share);
-        if self.images[image].is_alike {
-            self.ssd().set_domain(owner, 1);
-        }
+        self.set_domain(image);
         match kept {
             Kept::Blocks(n) => n,
             Kept::Dropped(_) => {
