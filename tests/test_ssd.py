@@ -169,8 +169,8 @@ def test_what_clones_have_in_common_is_in_the_store_once(make, scratch):
 
 
 def test_copies_of_an_image_are_in_the_store_once(make, scratch):
-    """Two whole copies of one image in a trust group: of what the first put into the store, much is there for the
-    second, too, and not written again, though it is read as fast as can be. A third in a group of its own has nothing
+    """Two whole copies of one image in a trust group: what the first put into the store is there for the second,
+    too, and not written again, though it is read as fast as can be. A third in a group of its own has nothing
     in common with them."""
     need("nbdcopy", "qemu-io")
     copies = {name: images.raw(scratch / f"{name}.raw", SIZE, seed=6) for name in ("a", "b", "c")}
@@ -194,7 +194,7 @@ def test_copies_of_an_image_are_in_the_store_once(make, scratch):
 
     written, deduplicated = reads("b")
     print(f"of the copy {deduplicated / images.MIB:.1f} MiB were there, {written / images.MIB:.1f} MiB were written")
-    assert deduplicated > SIZE // 8 and written < SIZE - SIZE // 8, (written, deduplicated, ssd(daemon))
+    assert deduplicated > SIZE * 3 // 4 and written < SIZE // 8, (written, deduplicated, ssd(daemon))
     hits = daemon.disk("b")["counters"]["ssd_hit_blocks"]
     assert hits * 4096 > SIZE, "it is read from there"
     written, deduplicated = reads("c")

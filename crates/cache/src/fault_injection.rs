@@ -245,11 +245,15 @@ pub enum Bug {
     SsdLinkAcross,
     /// A summary names a block that was changed since its place was written, and is the same again.
     SsdLinkTakenForBlock,
+    /// A block that waits to be found equal to others is kept when it is changed.
+    SsdParkedOutlivesChange,
+    /// It is kept when its disk goes.
+    SsdParkedOutlivesDisk,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 105] = [
+    pub const ALL: [Bug; 107] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -355,5 +359,7 @@ impl Bug {
         Bug::SsdLinkUnproven,
         Bug::SsdLinkAcross,
         Bug::SsdLinkTakenForBlock,
+        Bug::SsdParkedOutlivesChange,
+        Bug::SsdParkedOutlivesDisk,
     ];
 }

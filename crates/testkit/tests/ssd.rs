@@ -31,7 +31,7 @@ fn every_block_that_is_served_is_what_the_image_holds() {
 
 /// Bugs that need so rare a meeting that not every version of these seeds finds them: each has a scenario in
 /// crates/cache/tests/core/ssd_store.rs.
-const RARE: [Bug; 9] = [
+const RARE: [Bug; 10] = [
     Bug::SsdQuietIgnoresChange,
     Bug::SsdOneTableIsEnough,
     Bug::SsdUnreadablePassedOver,
@@ -41,6 +41,7 @@ const RARE: [Bug; 9] = [
     Bug::SsdMarkLeftOut,
     Bug::SsdLinkAcross,
     Bug::SsdLinkTakenForBlock,
+    Bug::SsdParkedOutlivesDisk,
 ];
 
 /// Seeds that a bug may take at most to be found.
@@ -92,4 +93,5 @@ planted! {
     links_that_outlive_their_disk_are_found: SsdLinkOutlivesDisk,
     links_to_segments_that_are_used_again_are_found: SsdLinkOutlivesSegment,
     links_that_nobody_has_proved_are_found: SsdLinkUnproven,
+    blocks_that_wait_and_outlive_a_change_are_found: SsdParkedOutlivesChange,
 }

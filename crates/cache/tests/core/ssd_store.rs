@@ -6,6 +6,7 @@
 
 mod handover;
 mod links;
+mod parked;
 
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};

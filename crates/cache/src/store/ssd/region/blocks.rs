@@ -5,8 +5,10 @@
 
 use super::super::index::At;
 use super::super::sums::{Content, Of};
+use super::links::Link;
 use super::*;
 use crate::fault_injection::Bug;
+use undercroft_host::Frame;
 
 impl<F: FaultInjection> Region<F> {
     /// Where a block is.
@@ -14,11 +16,15 @@ impl<F: FaultInjection> Region<F> {
     pub(in super::super) fn lookup(&mut self, number: u16, block: u64) -> Option<SsdFound<'_>> {
         self.admitting.asked(number, block);
         let found = if self.is_stalled { None } else { self.find_whole(number, block) };
+        let is_parked = found.is_none() && !self.is_stalled && self.parked.bytes(number, block).is_some();
         let owner = self.owner_mut(number);
-        if found.is_some() {
+        if found.is_some() || is_parked {
             owner.stats.hits += 1;
         } else {
             owner.stats.misses += 1;
+        }
+        if is_parked {
+            return self.parked.bytes(number, block).map(SsdFound::Staged);
         }
         let (at, slot) = found?;
         self.index.give_chance(at);
@@ -38,12 +44,12 @@ impl<F: FaultInjection> Region<F> {
     /// Whether a block is there.
     #[inline]
     pub(in super::super) fn has(&self, number: u16, block: u64) -> bool {
-        !self.is_stalled && self.find_whole(number, block).is_some()
+        !self.is_stalled && (self.find_whole(number, block).is_some() || self.parked.bytes(number, block).is_some())
     }
 
     /// The entry of a block, if nothing keeps it from being served.
     #[inline]
-    fn find_whole(&self, number: u16, block: u64) -> Option<(At, u32)> {
+    pub(super) fn find_whole(&self, number: u16, block: u64) -> Option<(At, u32)> {
         if self.service.is_some() || block >= BLOCKS_MAX {
             return None;
         }
@@ -100,6 +106,8 @@ impl<F: FaultInjection> Region<F> {
         if let Some((at, _)) = self.find_whole(number, block) {
             self.index.set_held(at, true);
         }
+        // It is offered again when it is needed.
+        self.unpark(number, &(block..block + 1));
     }
 
     /// The block is not held any more, and was used again meanwhile or not. Whether it is still there.
@@ -154,6 +162,9 @@ impl<F: FaultInjection> Region<F> {
             self.admitting.returns(number, block, hint.reused);
             return Ok(Offered::Present);
         }
+        if self.parked.bytes(number, block).is_some() {
+            return Ok(Offered::Present);
+        }
         if !has_share {
             return Err(Refusal::NoShare);
         }
@@ -168,8 +179,12 @@ impl<F: FaultInjection> Region<F> {
         }
         // Not made for who compares nothing: many are refused below.
         let content = (self.owner(number).domain != 0).then(|| self.sums.content(bytes));
-        if content.is_some_and(|content| self.link(number, block, content)) {
-            return Ok(Offered::Admitted);
+        match content.map_or(Link::No, |content| self.link(number, block, content)) {
+            Link::Made => return Ok(Offered::Admitted),
+            Link::Awaited if content.is_some_and(|content| self.park(number, block, bytes, content)) => {
+                return Ok(Offered::Admitted);
+            }
+            Link::Awaited | Link::No => self.unlike(number),
         }
         if !self.admitting.may_write() {
             return Err(Refusal::Budget);
@@ -197,12 +212,19 @@ impl<F: FaultInjection> Region<F> {
         let segment = self.open_segment(number, is_cleaning).ok_or(Refusal::NoRoom)?;
         let mut frame = self.arena.take().ok_or(Refusal::Staging)?;
         frame.bytes_mut().copy_from_slice(bytes);
+        self.staged += 1;
+        let content = content.unwrap_or_else(|| self.sums.content(bytes));
+        self.put_frame(segment, block, content, frame, is_cleaning);
+        Ok(())
+    }
+
+    /// Puts a block that is in a frame of its own, a staged one, into an open segment.
+    pub(super) fn put_frame(&mut self, segment: u32, block: u64, content: Content, frame: Frame, is_cleaning: bool) {
+        let number = self.segments.get(segment).owner;
         let of = self.segments.get(segment);
         let tag = self.owner(number).tag;
         let of = Of { tag, generation: of.generation, sequence: of.sequence, block };
-        let content = content.unwrap_or_else(|| self.sums.content(bytes));
         let sum = self.sums.of(of, content);
-        self.staged += 1;
         let position = self.stage(segment, block, sum, frame);
         let slot = self.layout.slot(segment, position);
         self.forget_link(number, block);
@@ -217,6 +239,5 @@ impl<F: FaultInjection> Region<F> {
         }
         self.admitting.spend(4096);
         *(if is_cleaning { &mut self.written.cleaning } else { &mut self.written.admitted }) += 4096;
-        Ok(())
     }
 }

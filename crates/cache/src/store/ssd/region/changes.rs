@@ -42,6 +42,7 @@ impl<F: FaultInjection> Region<F> {
         if !self.faults.has(Bug::SsdQuietIgnoresChange) {
             self.abort_quiet(number);
         }
+        self.unpark(number, &blocks);
         let generation = self.next_generation;
         let owner = self.owner_mut(number);
         if owner.state != State::Dirty {

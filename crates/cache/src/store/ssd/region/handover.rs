@@ -26,6 +26,7 @@ impl<F: FaultInjection> Region<F> {
         if let Some(number) = self.writing.as_ref().map(Writing::number) {
             self.abort_quiet(number);
         }
+        self.decide_all_parked();
         self.stop = Some(Stop::Resting);
     }
 

@@ -65,6 +65,9 @@ pub(super) struct Links {
     wanted: VecDeque<(u32, u64)>,
     /// That one is being read.
     reading: Option<(u32, u64)>,
+    /// So many were wanted so far, and so many of them were read or given up, in that order.
+    asked: u64,
+    answered: u64,
     sweep: Option<Sweep>,
 }
 
@@ -78,11 +81,45 @@ impl Links {
     pub fn forget(&mut self) {
         (self.summaries, self.cursors) = (Vec::new(), Vec::new());
         (self.wanted, self.reading) = (VecDeque::new(), None);
+        self.answered = self.asked;
+    }
+
+    /// Summaries that were wanted so far.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Those of them that were read, or are not wanted any more.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Whether that of a segment is still to be read.
+    fn is_awaited(&self, segment: u32, sequence: u64) -> bool {
+        let wanted = (segment, sequence);
+        self.wanted.contains(&wanted) || self.reading == Some(wanted)
     }
 
     fn find(&self, segment: u32, sequence: u64) -> Option<usize> {
         self.summaries.iter().position(|s| (s.segment, s.sequence) == (segment, sequence))
     }
+}
+
+/// What is known of where the bytes of a block were written before.
+enum Equal {
+    At(u32, usize),
+    /// What is being read may tell.
+    Awaited,
+    Unknown,
+}
+
+/// What became of a block that may be a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    Made,
+    /// Perhaps when what is being read has come.
+    Awaited,
+    No,
 }
 
 impl<F: FaultInjection> Region<F> {
@@ -115,13 +152,22 @@ impl<F: FaultInjection> Region<F> {
     }
 
     /// Makes a block a link to where the same bytes are, if that is known. It has no entry.
-    pub(super) fn link(&mut self, number: u16, block: u64, content: Content) -> bool {
+    pub(super) fn link(&mut self, number: u16, block: u64, content: Content) -> Link {
         let domain = self.owner(number).domain;
         if domain == 0 {
-            return false;
+            return Link::No;
         }
-        let found = self.look_where_sampled(domain, content).or_else(|| self.look_near_last(number, domain, content));
-        let Some((segment, at)) = found else { return false };
+        let (segment, at) = match self.look_where_sampled(domain, content) {
+            Equal::At(segment, at) => (segment, at),
+            sampled => match self.look_near_last(number, domain, content) {
+                Equal::At(segment, at) => (segment, at),
+                Equal::Awaited => return Link::Awaited,
+                Equal::Unknown if matches!(sampled, Equal::Awaited) => return Link::Awaited,
+                // One that came before it was led somewhere: its neighbours follow it.
+                Equal::Unknown if self.parked.has_of(number) => return Link::Awaited,
+                Equal::Unknown => return Link::No,
+            },
+        };
         let sequence = self.segments.get(segment).sequence;
         self.links.cursors.retain(|c| c.number != number);
         if self.links.cursors.len() == SSD_LINK_SEGMENTS {
@@ -145,45 +191,66 @@ impl<F: FaultInjection> Region<F> {
         if let Some(gone) = gone {
             self.pushed_out(gone);
         }
-        true
+        Link::Made
     }
 
     /// Segment and place of these bytes, if the sample says where they are and is right. What it would take to know
-    /// that is read, for the blocks that follow.
-    fn look_where_sampled(&mut self, domain: u16, content: Content) -> Option<(u32, usize)> {
-        let slot = self.samples.find(content.number())?;
+    /// that is read.
+    fn look_where_sampled(&mut self, domain: u16, content: Content) -> Equal {
+        let Some(slot) = self.samples.find(content.number()) else { return Equal::Unknown };
         let segment = self.segments.number_of(slot);
         let sequence = self.segments.get(segment).sequence;
         if !self.is_donor(segment, sequence, domain) {
-            return None;
+            return Equal::Unknown;
         }
         let Some(entries) = self.written(segment, sequence) else {
             self.want(segment, sequence);
             self.want_next(segment, domain);
-            return None;
+            return if self.links.is_awaited(segment, sequence) { Equal::Awaited } else { Equal::Unknown };
         };
-        let at = slot.checked_sub(self.layout.slot(segment, 0))? as usize;
-        let entry = *entries.get(at)?;
-        self.has_content(segment, entry, content).then_some((segment, at))
+        let at = slot.wrapping_sub(self.layout.slot(segment, 0)) as usize;
+        let is_it = entries.get(at).is_some_and(|entry| self.has_content(segment, *entry, content));
+        if is_it { Equal::At(segment, at) } else { Equal::Unknown }
     }
 
-    /// The same, if they are near the last match of the owner's.
-    fn look_near_last(&mut self, number: u16, domain: u16, content: Content) -> Option<(u32, usize)> {
-        let n = self.links.cursors.iter().position(|c| c.number == number)?;
+    /// The same, if they are near the last match of the owner's, which may be at the end of a segment.
+    fn look_near_last(&mut self, number: u16, domain: u16, content: Content) -> Equal {
+        let Some(n) = self.links.cursors.iter().position(|c| c.number == number) else { return Equal::Unknown };
         let cursor = &self.links.cursors[n];
         let (segment, sequence, next) = (cursor.segment, cursor.sequence, cursor.next);
         let is_donor = self.is_donor(segment, sequence, domain);
         let entries = self.written(segment, sequence).filter(|_| is_donor && cursor.misses < MISSES_MAX);
         let Some(entries) = entries else {
             self.links.cursors.remove(n);
-            return None;
+            return Equal::Unknown;
         };
         let len = entries.len();
         let (from, to) = (next.saturating_sub(BEFORE), (next + AHEAD).min(len));
-        let near = (next..to).chain((from..next.min(len)).rev());
-        let found = near.into_iter().find(|at| self.has_content(segment, entries[*at], content));
-        self.links.cursors[n].misses += 1;
-        found.map(|at| (segment, at))
+        let mut near = (next..to).chain((from..next.min(len)).rev());
+        if let Some(at) = near.find(|at| self.has_content(segment, entries[*at], content)) {
+            return Equal::At(segment, at);
+        }
+        // What would be further on is where its owner went on.
+        let after = self.segments.after(segment).filter(|_| next + AHEAD > len);
+        let Some(after) = after else { return Equal::Unknown };
+        let sequence = self.segments.get(after).sequence;
+        if !self.is_donor(after, sequence, domain) {
+            return Equal::Unknown;
+        }
+        match self.written(after, sequence) {
+            Some(entries) => {
+                let mut first = entries.iter().take(AHEAD);
+                let at = first.position(|entry| self.has_content(after, *entry, content));
+                at.map_or(Equal::Unknown, |at| Equal::At(after, at))
+            }
+            None if self.links.is_awaited(after, sequence) => Equal::Awaited,
+            None => Equal::Unknown,
+        }
+    }
+
+    /// A block of an owner is like none of those that it was compared with.
+    pub(super) fn unlike(&mut self, number: u16) {
+        self.links.cursors.iter_mut().filter(|c| c.number == number).for_each(|c| c.misses += 1);
     }
 
     /// The blocks after those of a segment may be in those that its owner began after it.
@@ -201,10 +268,10 @@ impl<F: FaultInjection> Region<F> {
     }
 
     fn want(&mut self, segment: u32, sequence: u64) {
-        let wanted = (segment, sequence);
-        let is_asked = self.links.wanted.contains(&wanted) || self.links.reading == Some(wanted);
+        let is_asked = self.links.is_awaited(segment, sequence);
         if !is_asked && self.links.wanted.len() < WANTED_MAX && self.written(segment, sequence).is_none() {
-            self.links.wanted.push_back(wanted);
+            self.links.wanted.push_back((segment, sequence));
+            self.links.asked += 1;
         }
     }
 
@@ -221,6 +288,8 @@ impl<F: FaultInjection> Region<F> {
                 return Some(io);
             }
             self.links.wanted.pop_front();
+            self.links.answered += 1;
+            self.decide_parked();
         }
         None
     }
@@ -228,9 +297,17 @@ impl<F: FaultInjection> Region<F> {
     /// It was read.
     pub(super) fn link_summary_read(&mut self, segment: u32, bytes: Option<&[u8]>) {
         let Some((_, sequence)) = self.links.reading.take_if(|(s, _)| *s == segment) else { return };
-        if self.service.is_some() || self.segments.get(segment).sequence != sequence {
+        self.links.answered += 1;
+        if self.service.is_some() {
             return;
         }
+        if self.segments.get(segment).sequence == sequence {
+            self.keep_summary(segment, sequence, bytes);
+        }
+        self.decide_parked();
+    }
+
+    fn keep_summary(&mut self, segment: u32, sequence: u64, bytes: Option<&[u8]>) {
         // One that cannot be read is as good as empty: it would be read again for every block that leads there.
         let entries = self.parse_summary(segment, bytes).map_or(Vec::new(), |read| read.entries);
         if self.links.summaries.len() == SSD_LINK_SEGMENTS {

@@ -10,6 +10,7 @@ mod cleaning;
 mod handover;
 mod io;
 mod links;
+mod parked;
 mod quiet;
 mod recovery;
 mod sealing;
@@ -30,6 +31,7 @@ use crate::limits::{SSD_IO_FRAMES, SSD_QUIET_BYTES_PER_DAY, SSD_STAGED_MAX};
 use cleaning::Cleaning;
 use io::Jobs;
 use links::Links;
+use parked::ParkedBlocks;
 use quiet::Writing;
 use sealing::{Open, Run};
 use std::collections::VecDeque;
@@ -133,6 +135,7 @@ pub struct Region<F: FaultInjection> {
     index: Index,
     samples: Samples,
     links: Links,
+    parked: ParkedBlocks,
     segments: Segments,
     owners: Vec<Option<Owner>>,
     /// Whether there may be owners with something to drop: all of them are looked at only then, since it is asked in
@@ -140,7 +143,7 @@ pub struct Region<F: FaultInjection> {
     may_drop: bool,
     next_generation: u64,
     arena: Arena,
-    /// Frames of blocks that wait to be written.
+    /// Frames of blocks that wait to be written, or to be found equal to others.
     staged: usize,
     open: Vec<Open>,
     runs: VecDeque<Run>,
@@ -179,6 +182,7 @@ impl<F: FaultInjection> Region<F> {
             index: Index::new(slots, seed),
             samples: Samples::new(slots),
             links: Links::default(),
+            parked: ParkedBlocks::default(),
             segments: Segments::new(&layout),
             layout,
             owners: (0..OWNERS_MAX).map(|_| None).collect(),
@@ -294,6 +298,7 @@ impl<F: FaultInjection> Region<F> {
     /// An owner goes; what is clean of it may come back.
     pub(super) fn detach(&mut self, number: u16) {
         self.quiet.retain(|(n, _)| *n != number);
+        self.unpark_all_of(number);
         self.admitting.detach(number);
         let owner = self.owner_mut(number);
         if owner.state == State::Dirty || !owner.dropping.is_empty() {
@@ -317,6 +322,7 @@ impl<F: FaultInjection> Region<F> {
     /// Drops all blocks of an owner.
     fn forget_blocks(&mut self, number: u16) {
         self.abort_quiet(number);
+        self.unpark_all_of(number);
         if self.segments.of(number) == 0 && self.owner(number).entries == 0 {
             return;
         }
@@ -380,6 +386,10 @@ impl<F: FaultInjection> Region<F> {
             if item.link_of.is_some() && !segment.is_linked {
                 return Some(format!("{item:?} is a link to a segment that has none: {segment:?}"));
             }
+        }
+        let there = self.parked.all().find(|(number, block)| self.find_whole(*number, *block).is_some());
+        if let Some((_, block)) = there {
+            return Some(format!("block {block} waits to be written, and has an entry"));
         }
         let owners = self.owners.iter().zip(entries).filter_map(|(owner, n)| Some((owner.as_ref()?.entries, n)));
         let (is, counted) = owners.into_iter().find(|(is, counted)| is != counted)?;

@@ -175,7 +175,7 @@ impl<F: FaultInjection> Region<F> {
     }
 
     /// Frames of staged blocks are free again.
-    fn put_back(&mut self, frames: Vec<Frame>) {
+    pub(super) fn put_back(&mut self, frames: Vec<Frame>) {
         self.staged -= frames.len();
         frames.into_iter().for_each(|frame| self.arena.put(frame));
     }
@@ -253,6 +253,7 @@ impl<F: FaultInjection> Region<F> {
 
     /// The device is out of service: nothing waits any more.
     pub(super) fn abandon_all(&mut self) {
+        self.unpark_all();
         for open in std::mem::take(&mut self.open) {
             self.put_back(open.filling);
         }

@@ -73,6 +73,7 @@ impl<F: FaultInjection> Region<F> {
     /// Begins an orderly stop: the images of owners have these stamps.
     pub(in super::super) fn stop(&mut self, stamps: Vec<(u16, Stamp)>) {
         if self.service.is_none() {
+            self.decide_all_parked();
             self.stop = Some(Stop::Sealing(stamps));
         }
     }
