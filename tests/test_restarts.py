@@ -114,6 +114,15 @@ def ends_and_comes_back(daemon, how):
     return time.monotonic() - begin
 
 
+def told(daemon, scratch):
+    """What the guest's kernel says of errors, and what all processes of the daemon have warned of: a write that failed
+    is told to the guest's program by its last `fsync` only."""
+    console, log = (path.read_text(errors="replace") for path in (scratch / "guest-console.log", daemon.log_path))
+    errors = [line for line in console.splitlines() if "error" in line.lower()]
+    warnings = [line for line in log.splitlines() if " WARN " in line or " ERROR " in line]
+    return "\n".join(["the guest's kernel:", *errors[-50:], "the daemon:", *warnings[-200:]])
+
+
 def test_guests_and_nbd_clients_go_on(scratch, load):
     """Rounds of restarts under both loads."""
     seed = int(os.environ.get("UNDERCROFT_SEED", "1"))
@@ -138,7 +147,7 @@ def test_guests_and_nbd_clients_go_on(scratch, load):
         for _ in range(ROUNDS):
             before = guest.done
             until(lambda before=before: guest.done > before or not guest.is_alive(), "the guest goes on", 120)
-            assert guest.error is None, guest.error
+            assert guest.error is None, f"{guest.error}\n{told(daemon, scratch)}"
             assert client.poll() is None or client.returncode == 0, (times, client.communicate()[1][-2000:])
             time.sleep(dice.uniform(0, 0.3))
             how = dice.choice(sorted(ENDS))
@@ -147,7 +156,7 @@ def test_guests_and_nbd_clients_go_on(scratch, load):
             took = sorted(seconds for seconds, by in times if by == how)
             print(how, *(f"{seconds:.3f}" for seconds in took))
         guest.join(1800)
-        assert guest.error is None, guest.error
+        assert guest.error is None, f"{guest.error}\n{told(daemon, scratch)}"
         assert guest.last == {"event": "checked", "blocks": GUEST_BYTES // 4096}
         report = finish_driver(client, 600)
         assert not report["errors"], report

@@ -182,7 +182,7 @@ pub const SSD_DROP_BLOCKS_MAX: u64 = 1 << 22;
 /// Segments of an SSD whose summaries are in memory, for blocks that are offered to be compared with.
 pub const SSD_LINK_SEGMENTS: usize = 16;
 
-/// Blocks of those that wait in memory which wait for such a summary, to be found equal to others: half of them.
+/// Blocks that wait in memory until such a summary has been read, at most: half of all that may wait there.
 pub const SSD_PARKED_MAX: usize = SSD_STAGED_MAX / 2;
 
 /// Buckets of the index that are looked at in one step for links to segments that were given up (40 KiB of memory).

@@ -135,7 +135,7 @@ pub struct Hint {
 /// What became of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
-    /// It is in the store now.
+    /// It is in the store now, or in memory until it is known whether the store has its bytes already.
     Admitted,
     /// It was there, and is not held any more.
     Present,

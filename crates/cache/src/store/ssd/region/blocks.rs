@@ -179,12 +179,16 @@ impl<F: FaultInjection> Region<F> {
         }
         // Not made for who compares nothing: many are refused below.
         let content = (self.owner(number).domain != 0).then(|| self.sums.content(bytes));
-        match content.map_or(Link::No, |content| self.link(number, block, content)) {
-            Link::Made => return Ok(Offered::Admitted),
-            Link::Awaited if content.is_some_and(|content| self.park(number, block, bytes, content)) => {
+        if let Some(content) = content {
+            let is_taken = match self.link(number, block, content) {
+                Link::Made => true,
+                Link::Awaited => self.park(number, block, bytes, content),
+                Link::No => false,
+            };
+            if is_taken {
                 return Ok(Offered::Admitted);
             }
-            Link::Awaited | Link::No => self.unlike(number),
+            self.unlike(number);
         }
         if !self.admitting.may_write() {
             return Err(Refusal::Budget);

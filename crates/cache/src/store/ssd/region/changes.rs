@@ -42,7 +42,9 @@ impl<F: FaultInjection> Region<F> {
         if !self.faults.has(Bug::SsdQuietIgnoresChange) {
             self.abort_quiet(number);
         }
-        self.unpark(number, &blocks);
+        if !self.faults.has(Bug::SsdParkedOutlivesChange) {
+            self.unpark(number, &blocks);
+        }
         let generation = self.next_generation;
         let owner = self.owner_mut(number);
         if owner.state != State::Dirty {

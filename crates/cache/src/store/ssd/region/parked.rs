@@ -76,9 +76,9 @@ impl<F: FaultInjection> Region<F> {
             let Parked { number, block, content, frame, until } = parked;
             if self.owners[usize::from(number)].is_none() {
                 // With a bug alone: an owner that goes takes them along.
-                self.put_back(vec![frame]);
+                self.put_back([frame]);
             } else if self.link(number, block, content) == Link::Made {
-                self.put_back(vec![frame]);
+                self.put_back([frame]);
             } else if until > answered {
                 self.parked.0.push_back(Parked { number, block, content, frame, until });
             } else {
@@ -93,16 +93,15 @@ impl<F: FaultInjection> Region<F> {
         let may = self.admitting.may_write() && self.owner(number).share > 0;
         match self.open_segment(number, false).filter(|_| may) {
             Some(segment) => self.put_frame(segment, block, content, frame, false),
-            None => self.put_back(vec![frame]),
+            None => self.put_back([frame]),
         }
     }
 
     /// Blocks of an owner do not wait any more: they are changed, or are elsewhere.
     pub(super) fn unpark(&mut self, number: u16, blocks: &Range<u64>) {
-        if self.parked.0.is_empty() || self.faults.has(Bug::SsdParkedOutlivesChange) {
-            return;
+        if !self.parked.0.is_empty() {
+            self.unpark_where(|p| p.number == number && blocks.contains(&p.block));
         }
-        self.unpark_where(|p| p.number == number && blocks.contains(&p.block));
     }
 
     /// None of an owner's do.
@@ -120,6 +119,6 @@ impl<F: FaultInjection> Region<F> {
     fn unpark_where(&mut self, is_gone: impl Fn(&Parked) -> bool) {
         let (gone, kept): (VecDeque<_>, _) = std::mem::take(&mut self.parked.0).into_iter().partition(is_gone);
         self.parked.0 = kept;
-        self.put_back(gone.into_iter().map(|p| p.frame).collect());
+        self.put_back(gone.into_iter().map(|p| p.frame));
     }
 }

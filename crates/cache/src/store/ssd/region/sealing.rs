@@ -175,9 +175,11 @@ impl<F: FaultInjection> Region<F> {
     }
 
     /// Frames of staged blocks are free again.
-    pub(super) fn put_back(&mut self, frames: Vec<Frame>) {
-        self.staged -= frames.len();
-        frames.into_iter().for_each(|frame| self.arena.put(frame));
+    pub(super) fn put_back(&mut self, frames: impl IntoIterator<Item = Frame>) {
+        for frame in frames {
+            self.staged -= 1;
+            self.arena.put(frame);
+        }
     }
 
     /// The summary of a segment, with these blocks.
