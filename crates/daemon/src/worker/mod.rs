@@ -6,6 +6,8 @@
 
 mod compare;
 mod copying;
+#[cfg(test)]
+mod departure_tests;
 mod effects;
 mod exchange;
 #[cfg(test)]
@@ -235,12 +237,16 @@ impl Worker {
         Ok(id)
     }
 
-    /// Refuses new requests of the disk, shuts its ports, and when it is idle takes it out and sends its back end to
-    /// `to`. An unknown disk drops `to`.
+    /// Shuts the ports of the disk, and when all that they have taken is answered and the disk is idle takes it out and
+    /// sends its back end to `to`. An unknown disk drops `to`.
+    ///
+    /// The core is not told to refuse requests before the last port is gone: what a turn had taken from a guest and had
+    /// no time for is still to be put to it, and a request that is refused is an I/O error in the guest.
     pub fn remove_disk(&mut self, id: DiskId, to: Sender<Box<dyn Backend>>) {
         let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         disk.leaving = Some(to);
-        self.core.begin_shutdown(id);
+        // What is fetched unasked would keep it from coming to rest.
+        self.core.want_nothing(id);
         for (n, slot) in self.ports.iter_mut().enumerate() {
             if let Some(slot) = slot.as_mut().filter(|s| s.disk == id) {
                 slot.port.shut();

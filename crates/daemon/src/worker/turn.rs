@@ -433,7 +433,7 @@ impl Worker {
     }
 
     /// Lets ports and disks go that are shut and have nothing under way.
-    fn let_go(&mut self) {
+    pub(super) fn let_go(&mut self) {
         self.leaving = false;
         for n in 0..self.ports.len() {
             let Some(slot) = self.ports[n].as_mut() else { continue };
@@ -463,6 +463,9 @@ impl Worker {
             let id = DiskId(n as u32);
             let Some(disk) = self.disks[n].as_ref().filter(|d| d.leaving.is_some()) else { continue };
             let used = self.ports.iter().flatten().any(|s| s.disk == id);
+            if !used {
+                self.core.begin_shutdown(id);
+            }
             if used || !self.core.is_idle(id) || disk.backend.inflight() > 0 {
                 self.leaving = true;
                 continue;
