@@ -3,9 +3,9 @@
 //! Owns what counts as such a function. Never looks at tests. Invariant: `Result` is told by its name, and a text by
 //! `String`, `&str` or `Cow`.
 
+use super::none;
+use super::parsed::{Parsed, of_all, syntax};
 use super::source::for_tests;
-use super::tests_only::is_test_file;
-use super::{none, root, rust};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -49,27 +49,24 @@ impl<'ast> Visit<'ast> for Texts {
     }
 }
 
-fn texts(file: &str, text: &str) -> Vec<usize> {
+fn texts(file: &syn::File) -> Vec<usize> {
     let mut found = Texts::default();
-    found.visit_file(&syn::parse_file(text).unwrap_or_else(|e| panic!("{file}: {e}")));
+    found.visit_file(file);
     found.0
 }
 
 #[test]
 fn errors_are_types() {
-    let mut wrong = Vec::new();
-    for (file, text) in rust(&root()) {
-        let product = file.contains("/src/") && !is_test_file(&file);
-        if product {
-            wrong.extend(texts(&file, &text).iter().map(|line| format!("{file}:{line}")));
-        }
-    }
+    let wrong: Vec<_> = of_all(|files| {
+        let of = |f: &Parsed| texts(&f.syntax).iter().map(|line| format!("{}:{line}", f.file)).collect::<Vec<_>>();
+        files.iter().filter(|f| f.file.contains("/src/") && !f.is_test).flat_map(of).collect()
+    });
     none(&wrong, "errors that are texts: make them types");
 }
 
 #[test]
 fn a_text_as_an_error_is_seen() {
-    let of = |text: &str| texts("a file", text);
+    let of = |text: &str| texts(&syntax(text));
     assert_eq!(of("fn a() -> Result<(), String> {}"), [1]);
     assert_eq!(of("type A = \n std::result::Result<u8, &'static str>;"), [2]);
     assert_eq!(of("fn a() { let b: Result<_, Cow<'static, str>> = c(); }"), [1]);

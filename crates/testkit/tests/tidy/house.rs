@@ -5,7 +5,7 @@
 //! a difference fails; sizes may have changed by a tenth before they count as wrong.
 
 use super::crates::{HOUSE, uses_directly};
-use super::modules::{crates as sources, edges};
+use super::modules::crates;
 use super::reached::public_items;
 use super::tests_only::is_test_file;
 use super::{root, rust};
@@ -136,8 +136,8 @@ fn the_table_of_sizes_is_about_right() {
 /// The lines of `imports.txt`: what each top module uses of the others of its crate.
 fn imports() -> String {
     let mut out = String::new();
-    for (name, files) in sources() {
-        for (module, uses) in edges(&files).iter().filter(|(_, uses)| !uses.is_empty()) {
+    for (name, edges) in crates() {
+        for (module, uses) in edges.iter().filter(|(_, uses)| !uses.is_empty()) {
             let uses: Vec<_> = uses.iter().map(String::as_str).collect();
             let _ = writeln!(out, "{name}/{module}: {}", uses.join(" "));
         }

@@ -13,6 +13,7 @@ mod lengths;
 mod links;
 mod modules;
 mod names;
+mod parsed;
 mod promises;
 mod reached;
 mod source;

@@ -4,9 +4,9 @@
 //! method calls or types that come by inference: they need a name somewhere, which is seen. Invariant: tests do not
 //! count.
 
+use super::exceptions;
+use super::parsed::{of_all, syntax};
 use super::source::{for_tests, uses};
-use super::tests_only::is_test_file;
-use super::{exceptions, root, rust};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 
@@ -78,13 +78,13 @@ pub fn module(below: &str) -> Vec<String> {
     parts
 }
 
-/// Which top modules use which, in one crate: `(file below src, text)`.
-pub fn edges(files: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
+/// Which top modules use which, in one crate: `(file below src, its syntax)`.
+fn edges(files: &[(String, &syn::File)]) -> BTreeMap<String, BTreeSet<String>> {
     let tops: BTreeSet<_> = files.iter().filter_map(|(f, _)| module(f).first().cloned()).collect();
     // What the root of the crate calls by another path.
     let mut exported = BTreeMap::new();
-    for (_, text) in files.iter().filter(|(f, _)| f == "lib.rs") {
-        for item in syn::parse_file(text).unwrap().items {
+    for (_, syntax) in files.iter().filter(|(f, _)| f == "lib.rs") {
+        for item in &syntax.items {
             let syn::Item::Use(u) = item else { continue };
             uses(&u.tree, &mut Vec::new(), &mut |path| {
                 let path: Vec<_> = path.iter().filter(|p| !matches!(p.as_str(), "crate" | "self")).collect();
@@ -95,7 +95,7 @@ pub fn edges(files: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
         }
     }
     let mut edges = BTreeMap::<_, BTreeSet<_>>::new();
-    for (file, text) in files {
+    for (file, syntax) in files {
         let at = module(file);
         let Some(from) = at.first().cloned() else { continue };
         let to = edges.entry(from.clone()).or_default();
@@ -104,7 +104,7 @@ pub fn edges(files: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
             let top = if tops.contains(first) { Some(first) } else { exported.get(first) };
             to.extend(top.filter(|t| **t != from && tops.contains(*t)).cloned());
         };
-        Names { at, found: &mut found }.visit_file(&syn::parse_file(text).unwrap());
+        Names { at, found: &mut found }.visit_file(syntax);
     }
     edges
 }
@@ -121,24 +121,24 @@ fn in_cycles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
     edges.keys().filter(|m| reaches(m)).collect()
 }
 
-/// The sources of each crate, tests apart: `(file below src, text)`.
-pub fn crates() -> BTreeMap<String, Vec<(String, String)>> {
-    let mut crates = BTreeMap::<String, Vec<_>>::new();
-    for (file, text) in rust(&root()) {
-        let Some((name, below)) = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/")) else { continue };
-        if !is_test_file(&file) {
-            crates.entry(name.to_string()).or_default().push((below.to_string(), text));
+/// Which top modules of each crate use which, tests apart.
+pub fn crates() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    of_all(|files| {
+        let mut crates = BTreeMap::<String, Vec<_>>::new();
+        for f in files.iter().filter(|f| !f.is_test) {
+            if let Some((name, below)) = f.file.strip_prefix("crates/").and_then(|f| f.split_once("/src/")) {
+                crates.entry(name.to_string()).or_default().push((below.to_string(), &f.syntax));
+            }
         }
-    }
-    crates
+        crates.into_iter().map(|(name, files)| (name, edges(&files))).collect()
+    })
 }
 
 #[test]
 fn modules_form_no_cycles_but_those_known() {
     let mut found = Vec::new();
-    for (name, files) in &crates() {
-        let edges = edges(files);
-        let cyclic = in_cycles(&edges);
+    for (name, edges) in &crates() {
+        let cyclic = in_cycles(edges);
         if !cyclic.is_empty() {
             println!("{name}: {cyclic:?}");
             found.push((name.clone(), cyclic.len()));
@@ -150,7 +150,8 @@ fn modules_form_no_cycles_but_those_known() {
 #[test]
 fn a_cycle_is_seen() {
     let of = |files: &[(&str, &str)]| {
-        let files: Vec<_> = files.iter().map(|(f, t)| (f.to_string(), t.to_string())).collect();
+        let parsed: Vec<_> = files.iter().map(|(f, t)| (f.to_string(), syntax(t))).collect();
+        let files: Vec<_> = parsed.iter().map(|(f, s)| (f.clone(), s)).collect();
         in_cycles(&edges(&files)).into_iter().cloned().collect::<Vec<_>>()
     };
     let lib = ("lib.rs", "pub use b::Thing; mod a; mod b;");

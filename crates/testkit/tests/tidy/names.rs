@@ -3,9 +3,9 @@
 //! Owns that rule alone. Never compares crates: those that are imported together are named apart by hand. Invariant: a
 //! name counts once for each declaration, wherever in the crate its module stands and whether or not it is exported.
 
+use super::none;
+use super::parsed::{Parsed, of_all, syntax};
 use super::source::for_tests;
-use super::tests_only::is_test_file;
-use super::{none, root, rust};
 use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 
@@ -30,25 +30,28 @@ impl<'ast> Visit<'ast> for Types {
     }
 }
 
-fn types(text: &str) -> Vec<String> {
+fn types(file: &syn::File) -> Vec<String> {
     let mut types = Types::default();
-    types.visit_file(&syn::parse_file(text).expect("Rust that compiles"));
+    types.visit_file(file);
     types.0
 }
 
 #[test]
 fn public_types_have_names_of_their_own() {
-    let mut places = BTreeMap::<(String, String), Vec<String>>::new();
-    for (file, text) in rust(&root()) {
-        let Some((own, _)) = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/")) else { continue };
-        // A program beside a library is a crate of its own.
-        if is_test_file(&file) || file.contains("/src/bin/") {
-            continue;
+    let places = of_all(|files| {
+        let mut places = BTreeMap::<(String, String), Vec<String>>::new();
+        for Parsed { file, syntax, is_test, .. } in files {
+            let Some((own, _)) = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/")) else { continue };
+            // A program beside a library is a crate of its own.
+            if *is_test || file.contains("/src/bin/") {
+                continue;
+            }
+            for name in types(syntax) {
+                places.entry((own.to_string(), name)).or_default().push(file.clone());
+            }
         }
-        for name in types(&text) {
-            places.entry((own.to_string(), name)).or_default().push(file.clone());
-        }
-    }
+        places
+    });
     let shared = places.iter().filter(|(_, files)| files.len() > 1);
     let shared: Vec<_> = shared.map(|((own, name), files)| format!("{own}: {name}: {}", files.join(", "))).collect();
     none(&shared, "public types of a crate have names of their own");
@@ -58,5 +61,5 @@ fn public_types_have_names_of_their_own() {
 fn only_public_types_count() {
     let text = "pub struct A; struct B; pub(crate) enum C {} pub type D = A; mod m { pub trait E {} }
         #[cfg(test)] mod tests { pub struct F; } #[cfg(test)] pub struct G; impl A { pub fn h() {} }";
-    assert_eq!(types(text), ["A", "D", "E"]);
+    assert_eq!(types(&syntax(text)), ["A", "D", "E"]);
 }

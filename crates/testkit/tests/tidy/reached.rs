@@ -5,8 +5,8 @@
 //! by a re-export; what a reached item mentions in its signature is reached, too.
 
 use super::modules::module;
+use super::parsed::{Parsed, of_all, syntax};
 use super::source::{for_tests, uses};
-use super::tests_only::is_test_file;
 use super::tokens::identifiers;
 use super::{none, root, rust};
 use std::collections::{BTreeMap, BTreeSet};
@@ -197,33 +197,40 @@ fn read() -> &'static [(String, Crate, BTreeSet<String>)] {
 }
 
 fn read_all() -> Vec<(String, Crate, BTreeSet<String>)> {
-    let files = rust(&root());
-    let mut crates = BTreeMap::<String, Crate>::new();
-    let mut named = Vec::new();
-    for (file, text) in &files {
-        // What a crate's own program names is offered to it by the library beside it.
-        let source = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/"));
-        let source = source.filter(|(_, below)| !below.starts_with("bin/") && *below != "main.rs");
-        let own = source.map(|(own, _)| own.to_string());
-        named.push((own.clone(), &identifiers(file)[1]));
-        let (Some(own), Some((_, below))) = (own, source) else { continue };
-        let is_library = files.iter().any(|(f, _)| *f == format!("crates/{own}/src/lib.rs"));
-        if is_library && !is_test_file(file) {
-            let items = syn::parse_file(text).unwrap_or_else(|e| panic!("{file}: {e}")).items;
-            crates.entry(own).or_default().read(&module(below), &items);
-        }
-    }
+    let named: Vec<_> = rust(&root())
+        .into_iter()
+        .map(|(file, _)| (library_of(&file).map(|(own, _)| own.to_string()), &identifiers(&file)[1]))
+        .collect();
     let outside = |own: &String| {
         let others = named.iter().filter(|(of, _)| of.as_ref() != Some(own));
         others.flat_map(|(_, names)| names.keys().cloned()).collect::<BTreeSet<_>>()
     };
+    let crates = of_all(offers).into_iter();
     crates
-        .into_iter()
         .map(|(name, own)| {
             let names = outside(&name);
             (name, own, names)
         })
         .collect()
+}
+
+/// The crate that a file is a source of, and its place there. What a crate's own program names is offered to it by the
+/// library beside it.
+fn library_of(file: &str) -> Option<(&str, &str)> {
+    let source = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/"));
+    source.filter(|(_, below)| !below.starts_with("bin/") && *below != "main.rs")
+}
+
+/// What crates offer, those that are libraries.
+fn offers(files: &[Parsed]) -> BTreeMap<String, Crate> {
+    let mut crates = BTreeMap::<String, Crate>::new();
+    for f in files.iter().filter(|f| !f.is_test) {
+        let Some((own, below)) = library_of(&f.file) else { continue };
+        if files.iter().any(|f| f.file == format!("crates/{own}/src/lib.rs")) {
+            crates.entry(own.to_string()).or_default().read(&module(below), &f.syntax.items);
+        }
+    }
+    crates
 }
 
 /// How often each name stands in all of the source.
@@ -262,7 +269,7 @@ pub fn public_items() -> BTreeMap<String, usize> {
 fn what_is_not_taken_is_seen() {
     let of = |text: &str, names: &[&str]| {
         let mut own = Crate::default();
-        own.read(&[], &syn::parse_file(text).unwrap().items);
+        own.read(&[], &syntax(text).items);
         unreached(&own, &names.iter().map(ToString::to_string).collect())
     };
     assert_eq!(of("pub fn a() {} pub fn b() {}", &["a"]), ["b"]);

@@ -3,6 +3,7 @@
 //! Owns the bounds and the exceptions to them. Never judges tests' use of the system. Invariant: what it says about a
 //! file comes from its syntax tree (syn), not from its text, but for the header.
 
+use super::parsed::{Parsed, of_all};
 use super::tokens::asks_for_test;
 use super::{none, root, rust};
 use std::collections::BTreeMap;
@@ -140,12 +141,12 @@ impl<'ast> Visit<'ast> for Seen {
 /// What each file has, read once.
 fn seen() -> &'static BTreeMap<String, Seen> {
     static READ: OnceLock<BTreeMap<String, Seen>> = OnceLock::new();
-    let one = |(file, text): (String, String)| {
+    let one = |f: &Parsed| {
         let mut seen = Seen::default();
-        seen.visit_file(&syn::parse_file(&text).unwrap_or_else(|e| panic!("{file}: {e}")));
-        (file, seen)
+        seen.visit_file(&f.syntax);
+        (f.file.clone(), seen)
     };
-    READ.get_or_init(|| rust(&root()).into_iter().map(one).collect())
+    READ.get_or_init(|| of_all(move |files| files.iter().map(one).collect()))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Owns the recognition of items that are for tests alone. Never resolves a name. Invariant: what macros and attributes
 //! are given is seen as well, for they are tokens too.
 
-use super::{root, rust};
+use super::parsed::{of_all, tokens};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -69,15 +69,13 @@ fn walk(stream: TokenStream, product: bool, each: &mut dyn FnMut(String)) {
 pub fn identifiers(file: &str) -> &'static [Identifiers; 2] {
     static READ: OnceLock<BTreeMap<String, [Identifiers; 2]>> = OnceLock::new();
     let read = READ.get_or_init(|| {
-        let both = |file: &str, text: &str| [true, false].map(|product| read(file, text, product));
-        rust(&root()).into_iter().map(|(file, text)| (file.clone(), both(&file, &text))).collect()
+        let both = |tokens: &TokenStream| [true, false].map(|product| read(tokens.clone(), product));
+        of_all(move |files| files.iter().map(|f| (f.file.clone(), both(&f.tokens))).collect())
     });
     &read[file]
 }
 
-fn read(file: &str, text: &str, product: bool) -> Identifiers {
-    let text = text.strip_prefix("#!/").map_or(text, |t| t.split_once('\n').map_or("", |(_, rest)| rest));
-    let stream: TokenStream = text.parse().unwrap_or_else(|e| panic!("{file}: {e}"));
+fn read(stream: TokenStream, product: bool) -> Identifiers {
     let mut found = Identifiers::new();
     walk(stream, product, &mut |i| {
         *found.entry(i.strip_prefix("r#").map_or(i.clone(), str::to_string)).or_default() += 1;
@@ -89,7 +87,7 @@ fn read(file: &str, text: &str, product: bool) -> Identifiers {
 fn tests_are_told_from_the_product() {
     let text = "use a; #[cfg(test)] use b; #[cfg(all(test, not(miri)))] mod t { fn c() {} } #[cfg(not(test))] fn d() {}
         #[test] fn e() { f(); } #[derive(g::H)] struct I; fn j() { k!(l) }";
-    let found: String = read("a file", text, true).into_keys().filter(|i| i.len() == 1).collect();
+    let found: String = read(tokens("a file", text), true).into_keys().filter(|i| i.len() == 1).collect();
     assert_eq!(found, "HIadgjkl");
-    assert!(read("a file", text, false).contains_key("c"));
+    assert!(read(tokens("a file", text), false).contains_key("c"));
 }
