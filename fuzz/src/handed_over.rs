@@ -69,7 +69,7 @@ pub fn ssd_handover(data: &[u8]) {
     }
     let sizes = [(media.bytes(), SEGMENT_BYTES)];
     let Ok(mut ssd) = Ssd::take_over(&summed(body), &sizes, NoFaults) else { return };
-    let wanted = ssd.next_io().map(std::mem::ManuallyDrop::new);
+    let wanted = ssd.next_io(0).map(std::mem::ManuallyDrop::new);
     assert!(wanted.is_none(), "a store at rest wants something done");
     let mut media = media.clone();
     ssd.set_admission(undercroft_cache::ssd::Admission::All);

@@ -90,7 +90,7 @@ fn known(n: u8) -> Known {
 /// Has the store do what it wants done, until it wants nothing.
 pub(crate) fn pump(ssd: &mut Ssd<NoFaults>, media: &mut Memory) {
     for _ in 0..STEPS_MAX {
-        let Some(mut io) = ssd.next_io() else { return };
+        let Some(mut io) = ssd.next_io(0) else { return };
         media.execute(&mut io);
         ssd.io_done(SsdDone { id: io.id, device: io.device, buf: io.buf, is_done: true });
     }

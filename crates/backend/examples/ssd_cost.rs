@@ -19,7 +19,7 @@ const BOOT: BootId = BootId([1; 16]);
 /// Does all that the store wants done.
 fn pump(ssd: &mut Ssd, to: &mut SsdRegion) {
     let mut bytes = Vec::new();
-    while let Some(mut io) = ssd.next_io() {
+    while let Some(mut io) = ssd.next_io(0) {
         bytes.clear();
         bytes.resize(io.buf.len as usize, 0);
         match io.kind {

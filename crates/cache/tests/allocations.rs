@@ -185,7 +185,7 @@ fn the_rule_of_admission_never_allocates() {
         ssd.lookup(owner, block);
         let offered = ssd.offer(owner, block, &[0; 4096], Hint { reused, guest_holds: false }, block);
         let allocated = ALLOCATIONS.with(Cell::get) - before;
-        while let Some(mut io) = ssd.next_io() {
+        while let Some(mut io) = ssd.next_io(block) {
             if io.kind == SsdIoKind::Read {
                 let mut at = io.offset as usize;
                 for piece in io.buf.pieces_mut() {

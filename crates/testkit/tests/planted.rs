@@ -9,6 +9,34 @@ use undercroft_testkit::{Plan, finds};
 const SEEDS: u64 = 60;
 const STEPS: u64 = 20_000;
 
+/// Seeds that have found bugs which many seeds miss: what `cargo test -p undercroft-testkit --test planted -- --nocapture`
+/// says.
+const FOUND_BY: &[(Bug, u64)] = &[
+    (Bug::AbandonedCounts, 49),
+    (Bug::AheadCutUnderWay, 20),
+    (Bug::BaseNotLeft, 5),
+    (Bug::CaptureUnverified, 5),
+    (Bug::DeduplicatesAcrossGroups, 5),
+    (Bug::DeduplicatesUncompared, 15),
+    (Bug::DropsPassSlotsOver, 193),
+    (Bug::HeirsKeepAll, 1245),
+    (Bug::HighBlocksNotWaitedFor, 12),
+    (Bug::LastComeFirstServed, 6),
+    (Bug::LeaverKeepsShare, 7),
+    (Bug::LentBeyondPool, 10),
+    (Bug::LossKeepsWrites, 17),
+    (Bug::MergeNeedsAll, 7),
+    (Bug::OffsetKeepsCache, 80),
+    (Bug::PartKeepsExcess, 5),
+    (Bug::PoolCreditsPresent, 7),
+    (Bug::PoolKeepsInvalid, 7),
+    (Bug::PoolNotTold, 7),
+    (Bug::RunPagesAssumed, 5),
+    (Bug::WriteKeepsLater, 7),
+    (Bug::WriteKeepsResidency, 5),
+    (Bug::WriteOutlivesInvalidate, 12),
+];
+
 fn assert_found(bug: Bug) {
     let seed_of = |n: u64| match bug {
         // Only disks that share frames and go can show it: one seed in eight simulates clones.
@@ -41,7 +69,12 @@ fn assert_found(bug: Bug) {
     let most = if is_rare { 4 * SEEDS } else { SEEDS };
     // Hundreds of copies have to fail.
     let steps = if bug == Bug::FailedCopiesForgotten { 3 * STEPS } else { STEPS };
-    let found = (1..=most).map(seed_of).find_map(|seed| Some((seed, finds(Plan { seed, steps, bug: Some(bug) })?)));
+    let seeds = (1..=most).map(seed_of);
+    // What found it last is tried first. Once that finds it no more, the others do.
+    let last =
+        FOUND_BY.iter().filter(|(b, _)| *b == bug).map(|(_, seed)| *seed).filter(|&s| seeds.clone().any(|n| n == s));
+    let mut seeds = last.chain(seeds.clone());
+    let found = seeds.find_map(|seed| Some((seed, finds(Plan { seed, steps, bug: Some(bug) })?)));
     match found {
         Some((seed, failed)) => println!("{bug:?}: seed {seed}, step {}: {}", failed.step, failed.what),
         None => panic!("{bug:?} was found by none of {most} seeds"),

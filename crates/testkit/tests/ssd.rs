@@ -47,9 +47,27 @@ const RARE: [Bug; 10] = [
 /// Seeds that a bug may take at most to be found.
 const BUG_SEEDS: u64 = 300;
 
+/// Seeds that have found bugs which many seeds miss: what `cargo test -p undercroft-testkit --test ssd -- --nocapture` says.
+const FOUND_BY: &[(Bug, u64)] = &[
+    (Bug::SsdBootIgnored, 22),
+    (Bug::SsdCleanNotTold, 29),
+    (Bug::SsdDirtyAfterWrite, 17),
+    (Bug::SsdDiscardsOther, 9),
+    (Bug::SsdLinkOutlivesDisk, 13),
+    (Bug::SsdLinkOutlivesSegment, 45),
+    (Bug::SsdLostNotTold, 46),
+    (Bug::SsdOldestIgnored, 8),
+    (Bug::SsdParkedOutlivesChange, 105),
+    (Bug::SsdRecycledNotSeen, 12),
+    (Bug::SsdSummaryBeforeData, 104),
+    (Bug::SsdUnverified, 20),
+];
+
 fn assert_found(bug: Bug) {
     let last = from_env("BUG_SEEDS").unwrap_or(BUG_SEEDS);
-    let found = (1..=last).find_map(|seed| {
+    // What found it last is tried first. Once that finds it no more, the others do.
+    let first = FOUND_BY.iter().filter(|(b, seed)| *b == bug && *seed <= last).map(|(_, seed)| *seed);
+    let found = first.chain(1..=last).find_map(|seed| {
         let ran = std::panic::catch_unwind(|| run(SsdPlan { seed, steps: STEPS, bug: Some(bug) }));
         ran.map_or(Some((seed, "an assertion".to_string())), |ran| ran.err().map(|e| (seed, e.to_string())))
     });

@@ -180,7 +180,7 @@ impl<P: FaultInjection> Core<P> {
         while let Some(io) = self.arena.tier_mut().and_then(Tier::next_released) {
             fx.submit(io);
         }
-        while let Some(io) = self.arena.tier_mut().and_then(Tier::next_io) {
+        while let Some(io) = self.arena.tier_mut().and_then(|tier| tier.next_io(now_ns)) {
             fx.submit(io_of(io));
         }
     }

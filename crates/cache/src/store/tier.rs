@@ -441,8 +441,8 @@ impl Tier {
     }
 
     /// The next operation on a device.
-    pub(crate) fn next_io(&mut self) -> Option<SsdIo> {
-        self.ssd.next_io()
+    pub(crate) fn next_io(&mut self, now_ns: u64) -> Option<SsdIo> {
+        self.ssd.next_io(now_ns)
     }
 
     /// An operation on a device has ended.

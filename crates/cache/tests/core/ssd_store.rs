@@ -137,7 +137,7 @@ impl<F: FaultInjection> Rig<F> {
 
     /// Carries all operations out.
     fn rest(&mut self) {
-        while let Some(io) = self.ssd.next_io() {
+        while let Some(io) = self.ssd.next_io(self.now) {
             self.complete(io, |_, _| None);
         }
     }
@@ -145,7 +145,7 @@ impl<F: FaultInjection> Rig<F> {
     /// Carries operations out until one is of this kind: that is not begun.
     fn until(&mut self, is_it: impl Fn(&SsdIo) -> bool) -> SsdIo {
         loop {
-            let io = self.ssd.next_io().expect("an operation of this kind comes");
+            let io = self.ssd.next_io(self.now).expect("an operation of this kind comes");
             if is_it(&io) {
                 return io;
             }
@@ -499,13 +499,13 @@ fn so_many_bytes_are_written_for_it_each_day() {
 fn discarded(r: &mut Rig<NoFaults>, is_done: bool) -> Vec<u64> {
     let mut discarded = Vec::new();
     r.ssd.invalidate_all(r.disk);
-    while let Some(io) = r.ssd.next_io() {
+    while let Some(io) = r.ssd.next_io(r.now) {
         if io.kind != SsdIoKind::Discard {
             r.complete(io, |_, _| None);
             continue;
         }
         assert_eq!((io.len, io.buf.len), (u64::from(SEGMENT), 0));
-        assert!(r.ssd.next_io().is_none(), "one at a time");
+        assert!(r.ssd.next_io(r.now).is_none(), "one at a time");
         discarded.push((io.offset - SEGMENTS_AT as u64) / u64::from(SEGMENT));
         r.complete(io, |_, _| Some(is_done));
     }
@@ -537,7 +537,7 @@ fn segments_that_are_about_to_be_used_are_not_discarded() {
         for block in n * FULL..(n + 1) * FULL {
             let bytes = [r.image[block as usize]; 4096];
             assert_eq!(r.ssd.offer(r.disk, block, &bytes, Hint::default(), 0), Offered::Admitted);
-            while let Some(io) = r.ssd.next_io() {
+            while let Some(io) = r.ssd.next_io(r.now) {
                 discards += usize::from(io.kind == SsdIoKind::Discard);
                 r.complete(io, |_, _| None);
             }
@@ -569,4 +569,26 @@ fn a_region_never_takes_more_memory_than_was_said_before_there_was_one() {
         rig.rest();
         assert!(takes(&rig.killed(NoFaults)) <= most);
     }
+}
+
+/// The clock is that of the machine, which may have run for weeks when a store is opened: what it begins before the
+/// first tick is not as old as that. A device that was slow then was out of service at once, and lost all that it held.
+#[test]
+fn an_operation_is_no_older_than_its_beginning() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut before = Rig::new(8, NoFaults);
+    before.offer(0..8);
+    before.quiet();
+    let mut r = before.killed(NoFaults);
+    r.now = 1_000_000 * SECOND;
+    // The first that is asked of it.
+    r.ssd.change_begins(r.disk, 3..4);
+    let slow = r.ssd.next_io(r.now).expect("a table is written before the change");
+    for late in 0..20 {
+        r.ssd.tick(r.now + late * SECOND);
+        assert_eq!(r.ssd.stats()[0].out_of_service, None, "after {late} s");
+    }
+    r.ssd.tick(r.now + 20 * SECOND);
+    assert_eq!(r.ssd.stats()[0].out_of_service, Some(OutOfService::Stalled));
+    r.complete(slow, |_, _| None);
 }

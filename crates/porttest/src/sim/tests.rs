@@ -12,6 +12,29 @@ const STEPS: u64 = 4000;
 /// Seeds that a planted bug may take at most to be found.
 const SEEDS_FOR_A_BUG: u64 = 1000;
 
+/// Seeds that have found bugs which many seeds miss: what `cargo test -p undercroft-porttest every_planted -- --nocapture` says.
+const FOUND_BY: &[(PortBug, u64)] = &[
+    (PortBug::AskedAgainUnmarked, 12),
+    (PortBug::BlocksAtMultiples, 6),
+    (PortBug::DeviceNotWoken, 113),
+    (PortBug::FileNotWoken, 12),
+    (PortBug::FirstQueueFirst, 13),
+    (PortBug::HeavyAlwaysFirst, 8),
+    (PortBug::HolesCopied, 7),
+    (PortBug::IndexBeforeEntry, 6),
+    (PortBug::LastRangeCounts, 6),
+    (PortBug::LastRangeIgnored, 14),
+    (PortBug::LogBeginsClean, 133),
+    (PortBug::LossOfAnotherDisk, 6),
+    (PortBug::MarkGoesEarly, 19),
+    (PortBug::RestForgetsArrived, 12),
+    (PortBug::RestForgetsCame, 148),
+    (PortBug::RoomNotWatched, 7),
+    (PortBug::SyncForgotten, 8),
+    (PortBug::UnheardForgotten, 14),
+    (PortBug::UnseenForgotten, 6),
+];
+
 /// A number from the environment.
 fn from_env(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -79,7 +102,9 @@ fn every_planted_bug_is_found() {
     for bug in PortBug::ALL {
         let lossy = bug == PortBug::ShortReadSent;
         let plan = |seed| Plan { seed, steps: STEPS, bug: Some(bug), lossy };
-        let found = (1..=SEEDS_FOR_A_BUG).find_map(|seed| Some((seed, once(plan(seed), false).err()?)));
+        // What found it last is tried first. Once that finds it no more, the others do.
+        let last = FOUND_BY.iter().filter(|(b, _)| *b == bug).map(|(_, seed)| *seed);
+        let found = last.chain(1..=SEEDS_FOR_A_BUG).find_map(|seed| Some((seed, once(plan(seed), false).err()?)));
         match found {
             Some((seed, what)) => {
                 println!("{bug:?}: seed {seed}, {}", what.to_string().lines().next().unwrap_or_default())

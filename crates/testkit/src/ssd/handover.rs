@@ -41,11 +41,11 @@ impl<F: FaultInjection> Run<F> {
         if is_given_up {
             return self.ssd().go_on();
         }
-        if self.ssd().next_io().is_some() {
+        let now = self.now;
+        if self.ssd().next_io(now).is_some() {
             return self.fail("a store at rest wants something done".into());
         }
         // Whoever waited too long for an answer has got it.
-        let now = self.now;
         self.ssd().tick(now);
         let (before, there) = (self.ssd().stats(), self.all_there());
         let Some(told) = self.ssd().hand_over() else { return self.fail("a store at rest tells nothing".into()) };
@@ -56,7 +56,7 @@ impl<F: FaultInjection> Run<F> {
             Ok(ssd) => self.ssd = Some(ssd),
             Err(e) => return self.fail(format!("what is told of a store is not taken over: {e}")),
         }
-        if self.ssd().next_io().is_some() {
+        if self.ssd().next_io(now).is_some() {
             self.fail("a store that was taken over does not rest".into());
         }
         let wrong = self.ssd().wrong();

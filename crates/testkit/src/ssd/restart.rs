@@ -135,8 +135,6 @@ impl<F: FaultInjection> Run<F> {
         self.ssd().set_admission(Admission::All);
         let discards = self.discards;
         self.ssd().set_discards(discards);
-        let now = self.now;
-        self.ssd().tick(now);
         for image in 0..self.images.len() {
             // Some come later, or never.
             if !self.rng.one_in(6) {

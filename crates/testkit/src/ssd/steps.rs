@@ -234,7 +234,8 @@ impl<F: FaultInjection> Run<F> {
         for _ in 0..self.rng.between(1, 12) {
             match self.rng.below(3) {
                 0 => {
-                    let io = self.ssd().next_io();
+                    let now = self.now;
+                    let io = self.ssd().next_io(now);
                     self.asked.extend(io);
                 }
                 1 if self.stalled == 0 => self.execute_one(),

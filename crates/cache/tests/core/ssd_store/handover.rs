@@ -30,7 +30,7 @@ fn another_process_finds_what_was_there_and_goes_on_with_it() {
     assert_eq!(offered, Offered::Refused(Refusal::OutOfService), "nothing is admitted at rest");
     let before = r.ssd.stats();
     r.ssd = taken(&r, &told).unwrap();
-    assert!(r.ssd.next_io().is_none());
+    assert!(r.ssd.next_io(r.now).is_none());
     let after = r.ssd.stats();
     let of = |s: &[SsdStats]| (s[0].blocks, s[0].held, s[0].free_segments, s[0].written);
     assert_eq!(of(&after), of(&before));

@@ -129,7 +129,7 @@ fn a_summary_that_cannot_be_read_is_read_once() {
     for block in 0..FULL {
         let bytes = [r.image[block as usize]; 4096];
         assert_eq!(r.ssd.offer(other, block, &bytes, Hint::default(), 0), Offered::Admitted);
-        while let Some(io) = r.ssd.next_io() {
+        while let Some(io) = r.ssd.next_io(r.now) {
             reads += usize::from(io.kind == SsdIoKind::Read);
             r.complete(io, |_, _| None);
         }

@@ -60,7 +60,8 @@ impl Jobs {
 
 impl<F: FaultInjection> Region<F> {
     /// The next operation, if one is wanted.
-    pub(in super::super) fn next_io(&mut self) -> Option<SsdIo> {
+    pub(in super::super) fn next_io(&mut self, now: u64) -> Option<SsdIo> {
+        self.advance(now);
         self.drop_some();
         self.take_links_out();
         if self.service.is_some() || self.jobs.list.len() >= SSD_OPS_MAX {
