@@ -9,8 +9,7 @@ use undercroft_testkit::{Plan, finds};
 const SEEDS: u64 = 60;
 const STEPS: u64 = 20_000;
 
-/// Seeds that have found bugs which many seeds miss: what `cargo test -p undercroft-testkit --test planted -- --nocapture`
-/// says.
+/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-testkit --test planted -- --nocapture`.
 const FOUND_BY: &[(Bug, u64)] = &[
     (Bug::AbandonedCounts, 49),
     (Bug::AheadCutUnderWay, 20),

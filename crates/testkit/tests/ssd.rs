@@ -47,7 +47,7 @@ const RARE: [Bug; 10] = [
 /// Seeds that a bug may take at most to be found.
 const BUG_SEEDS: u64 = 300;
 
-/// Seeds that have found bugs which many seeds miss: what `cargo test -p undercroft-testkit --test ssd -- --nocapture` says.
+/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-testkit --test ssd -- --nocapture`.
 const FOUND_BY: &[(Bug, u64)] = &[
     (Bug::SsdBootIgnored, 22),
     (Bug::SsdCleanNotTold, 29),

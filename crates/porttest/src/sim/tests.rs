@@ -12,7 +12,7 @@ const STEPS: u64 = 4000;
 /// Seeds that a planted bug may take at most to be found.
 const SEEDS_FOR_A_BUG: u64 = 1000;
 
-/// Seeds that have found bugs which many seeds miss: what `cargo test -p undercroft-porttest every_planted -- --nocapture` says.
+/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-porttest every_planted -- --nocapture`.
 const FOUND_BY: &[(PortBug, u64)] = &[
     (PortBug::AskedAgainUnmarked, 12),
     (PortBug::BlocksAtMultiples, 6),

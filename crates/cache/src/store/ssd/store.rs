@@ -225,7 +225,7 @@ impl<F: FaultInjection> Ssd<F> {
         others.into_iter().find(|other| said.contains(other)).unwrap_or(Quiet::Begun)
     }
 
-    /// The next operation that the store wants done; `now` in nanoseconds, since an operation is as old as the clock says.
+    /// The next operation that the store wants done. It is counted as begun at `now`, in nanoseconds.
     pub fn next_io(&mut self, now: u64) -> Option<SsdIo> {
         for _ in 0..self.regions.len() {
             self.turn = (self.turn + 1) % self.regions.len();
