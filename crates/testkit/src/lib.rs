@@ -10,6 +10,7 @@ pub mod front;
 mod mixing;
 pub mod model;
 pub mod outcome;
+pub mod planted;
 pub mod rng;
 pub mod sim;
 pub mod sim_disk;

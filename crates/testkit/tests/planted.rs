@@ -3,6 +3,7 @@
 //! That the same seeds find nothing without the bug is what simulation.rs asserts.
 
 use undercroft_cache::fault_injection::Bug;
+use undercroft_testkit::planted::last_first;
 use undercroft_testkit::{Plan, finds};
 
 /// Seeds that a bug may take at most to be found.
@@ -68,11 +69,7 @@ fn assert_found(bug: Bug) {
     let most = if is_rare { 4 * SEEDS } else { SEEDS };
     // Hundreds of copies have to fail.
     let steps = if bug == Bug::FailedCopiesForgotten { 3 * STEPS } else { STEPS };
-    let seeds = (1..=most).map(seed_of);
-    // What found it last is tried first. Once that finds it no more, the others do.
-    let last =
-        FOUND_BY.iter().filter(|(b, _)| *b == bug).map(|(_, seed)| *seed).filter(|&s| seeds.clone().any(|n| n == s));
-    let mut seeds = last.chain(seeds.clone());
+    let mut seeds = last_first(FOUND_BY, &bug, (1..=most).map(seed_of));
     let found = seeds.find_map(|seed| Some((seed, finds(Plan { seed, steps, bug: Some(bug) })?)));
     match found {
         Some((seed, failed)) => println!("{bug:?}: seed {seed}, step {}: {}", failed.step, failed.what),

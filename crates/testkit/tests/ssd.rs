@@ -3,6 +3,7 @@
 //! To replay a failure: `SEED=n cargo test -p undercroft-testkit --test ssd`; more: `SEEDS=n`.
 
 use undercroft_cache::fault_injection::Bug;
+use undercroft_testkit::planted::last_first;
 use undercroft_testkit::ssd::{SsdOutcome, SsdPlan, run};
 
 const STEPS: u64 = 1000;
@@ -65,9 +66,7 @@ const FOUND_BY: &[(Bug, u64)] = &[
 
 fn assert_found(bug: Bug) {
     let last = from_env("BUG_SEEDS").unwrap_or(BUG_SEEDS);
-    // What found it last is tried first. Once that finds it no more, the others do.
-    let first = FOUND_BY.iter().filter(|(b, seed)| *b == bug && *seed <= last).map(|(_, seed)| *seed);
-    let found = first.chain(1..=last).find_map(|seed| {
+    let found = last_first(FOUND_BY, &bug, 1..=last).find_map(|seed| {
         let ran = std::panic::catch_unwind(|| run(SsdPlan { seed, steps: STEPS, bug: Some(bug) }));
         ran.map_or(Some((seed, "an assertion".to_string())), |ran| ran.err().map(|e| (seed, e.to_string())))
     });

@@ -2,19 +2,16 @@
 //!
 //! Owns a client that counts its answers. Never waits for time, only for the image to answer.
 
-use super::{Worker, WorkerHandle, WorkerOptions};
+use super::Worker;
+use super::fairness_tests::{add_disk, start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use undercroft_backend::{OpenOptions, open};
-use undercroft_cache::{CoreOptions, DiskOptions, IoError, Op};
-use undercroft_config::{ImageFormat, ImageSpec};
-use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_cache::{IoError, Op};
 use undercroft_frontend::AnyPort;
 use undercroft_porttest::client::{Load, TestPort};
 
 const MIB: u64 = 1 << 20;
-const IMAGE_BYTES: u64 = 32 * MIB;
 
 #[derive(Default)]
 struct Answers {
@@ -40,24 +37,15 @@ impl Load for Client {
 /// for the next one.
 #[test]
 fn what_was_taken_and_not_begun_is_served_before_the_disk_goes() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("disk.raw");
-    std::fs::File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
-    let location = path.to_str().unwrap().to_owned();
     for op in [Op::Read, Op::Write { fua: false }, Op::WriteZeroes { unmap: false, fua: false }] {
-        let spec = ImageSpec { location: location.clone(), format: Some(ImageFormat::Raw), read_only: false };
-        let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
-        let name = "worker".to_owned();
-        let options = WorkerOptions { name, core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
-        let worker = WorkerHandle::start(options).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        let worker = start(96 * MIB);
         let (answers, (to, left)) = (Arc::<Answers>::default(), channel());
         let of = Arc::clone(&answers);
         worker
             .call(move |w: &mut Worker| {
-                let backend = open(&spec, &OpenOptions::default()).unwrap();
-                let made = DiskOptions::new(backend.geometry(), PolicyKind::Lru, (IMAGE_BYTES / 4096) as u32);
-                let made = DiskOptions { exclusive: ExclusiveMode::Off, ..made };
-                let disk = w.add_disk("disk".into(), backend, made, 0).unwrap();
+                let disk = add_disk(w, &path, 1);
                 let client = Client(op, Arc::clone(&of));
                 let port = w.add_port(disk, Box::new(move |id| AnyPort::plain(TestPort::new(id, disk, 64, client))));
                 w.serve();

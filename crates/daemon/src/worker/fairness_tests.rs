@@ -133,7 +133,16 @@ impl Watch for Counting {
     }
 }
 
-fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
+/// A worker that neither polls nor knows contents, with so much memory.
+pub(super) fn start(bytes: u64) -> Arc<WorkerHandle> {
+    let core = CoreOptions { contents: false, ..CoreOptions::new(bytes) };
+    let name = "worker".to_owned();
+    let options = WorkerOptions { name, core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
+    WorkerHandle::start(options).unwrap()
+}
+
+/// A disk on a sparse raw image, as large as the cache may become.
+pub(super) fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
     add_counted(w, dir, n, Arc::default())
 }
 
@@ -156,10 +165,7 @@ fn add_counted(w: &mut Worker, dir: &std::path::Path, n: u32, counts: Arc<Counts
 fn beside(flood: Flood) -> Arc<Counts> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
-    let core = CoreOptions { contents: false, ..CoreOptions::new((u64::from(flood.disks) + 2) * 48 * MIB) };
-    let name = "worker".to_string();
-    let options = WorkerOptions { name, core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
-    let worker = WorkerHandle::start(options).unwrap();
+    let worker = start((u64::from(flood.disks) + 2) * 48 * MIB);
     let counts = Arc::<Counts>::default();
     let of = counts.clone();
     // Between two turns of its own, the worker is turned by hand.
@@ -319,10 +325,7 @@ fn long_replies_are_sent_in_steps() {
 fn to_send_much_is_not_to_be_idle() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
-    let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
-    let options =
-        WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
-    let worker = WorkerHandle::start(options).unwrap();
+    let worker = start(96 * MIB);
     let (before, now, worked) = worker
         .call(move |w| {
             let disk = add_disk(w, &path, 1);
@@ -370,10 +373,7 @@ fn a_disk_whose_tables_change_gives_way() {
     const MOST: u64 = STEP_BYTES / UNIT_BYTES;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
-    let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
-    let options =
-        WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
-    let worker = WorkerHandle::start(options).unwrap();
+    let worker = start(96 * MIB);
     worker
         .call(move |w| {
             let disk = add_disk(w, &path, 1);
@@ -410,10 +410,7 @@ fn a_shrinking_disk_gives_way() {
     const BLOCKS: u64 = IMAGE_BYTES / 4096;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
-    let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
-    let options =
-        WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
-    let worker = WorkerHandle::start(options).unwrap();
+    let worker = start(96 * MIB);
     let counts = Arc::<Counts>::default();
     let of = counts.clone();
     worker

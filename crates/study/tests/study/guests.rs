@@ -147,7 +147,7 @@ fn the_curve_of_an_exclusive_cache_tells_what_other_sizes_bring() {
             let (exclusive, inclusive) = (said(true), said(false));
             let (mut error, mut blind) = (0.0, 0.0);
             // Others ask for some of these sizes, too.
-            const PARTS: [f64; 4] = [0.1, 0.25, 0.4, 0.5];
+            const PARTS: [f64; 4] = [0.1, 0.25, 0.4, 0.6];
             for part in PARTS {
                 let real = hits(load, zeroing, part, AUTO, DEFAULT);
                 let of = |curve: &Curve| 100.0 * (1.0 - curve.miss_ratio_at((f64::from(PAGES) * part) as u64));

@@ -20,8 +20,11 @@ impl<F: FaultInjection> Region<F> {
 
     /// It is so late now, in nanoseconds.
     pub(super) fn advance(&mut self, now: u64) {
-        self.quiet_budget.advance(now.saturating_sub(self.now));
-        self.now = self.now.max(now);
+        if now <= self.now {
+            return;
+        }
+        self.quiet_budget.advance(now - self.now);
+        self.now = now;
         self.admitting.advance(now);
     }
 
