@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares lab-stores lab-stores-sim bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-upgrades bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares lab-stores lab-stores-sim lab-locking bench bench-builds bench-overheads bench-fairness bench-disks bench-files bench-upgrades bench-lab bench-sim bench-caffeine sim fuzz fmt lint install uninstall deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,8 +48,8 @@ check: ## For daily work: layout, lints, unit tests, the tidy test and 20 seeds 
 	SEEDS=20 $(CARGO) test --locked --workspace --test simulation --test tidy -q
 
 test: ## Prove it right: layout, lints, unit and property tests, simulation, what fuzzing found, real programs, guests
-	@scripts/setup.sh build test
-	@scripts/test.sh
+	@scripts/setup.sh build lint
+	@UNDERCROFT_SETUP=1 scripts/test.sh
 
 test-long: ## The same at length, an hour and a half: more seeds, long golden runs, 500 kill -9, 5 min of fuzzing a target
 	@scripts/setup.sh build test kernel long
@@ -88,6 +88,11 @@ lab-stores-sim: ## What an SSD store below RAM finds and writes, simulated on bl
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) experiments/stores/run.py $(LAB)
 
+lab-locking: ## Locked lines and victim buffers in processor caches, on memory traces: docs/results/locking.md (minutes; LAB=--help)
+	@scripts/setup.sh build locking
+	$(CARGO) build --release -p undercroft
+	$(PYTHON) experiments/locking/run.py $(LAB)
+
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
@@ -98,7 +103,7 @@ bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched a
 	$(CARGO) build --release -p undercroft-study --example sim_bench
 	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
 
-bench-fairness: ## What cached reads of one guest wait for beside floods of others (3 min)
+bench-fairness: ## What cached reads of one guest wait for beside floods of others (5 min)
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/fairness.py $(BENCH_ARGS)
@@ -122,6 +127,11 @@ bench-upgrades: ## How long nobody is served during `undercroft upgrade`, with f
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-frontend
 	$(PYTHON) bench/upgrades.py $(BENCH_ARGS)
+
+bench-lab: ## How fast processor caches are simulated, beside cachegrind and pycachesim, which pip fetches (2 min)
+	@scripts/setup.sh build python locking
+	$(CARGO) build --release -p undercroft
+	$(PYTHON) bench/lab.py $(BENCH_ARGS)
 
 bench-builds: ## Compare today's program with another build of it on hits, in turns; BENCH_ARGS="--before PATH" (4 min)
 	@scripts/setup.sh build bench

@@ -12,6 +12,7 @@ nor do other programs of the machine keep the flood from flooding.
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 HOT = 16 * MIB
 FLOODED = 64 * MIB
-# name, front end of the flood, options of its driver
+# name, front end of the flood, options of its driver, of fio, or of nbdcopy
 FLOODS = [
     ("1 MiB reads, 32 deep", "vhost", ["--block", "1MiB", "--depth", "32"]),
     ("16 MiB reads, 16 deep", "vhost", ["--block", "16MiB", "--depth", "16", "--segments", "64", "--indirect"]),
@@ -33,6 +34,9 @@ FLOODS = [
     ("1 MiB writes, 8 deep", "vhost", ["--block", "1MiB", "--depth", "8", "--write-percent", "100"]),
     ("NBD, 16 MiB reads", "nbd", ["--block", "16MiB", "--depth", "4"]),
     ("NBD, 64 connections of 256 KiB reads", "nbd", ["--block", "256KiB", "--depth", "128", "--queues", "64"]),
+    ("NBD with TLS, nbdcopy of all of it", "tls", ["--connections=4", "--requests=16"]),
+    ("file, 1 MiB reads, 8 deep", "file", ["--rw=read", "--bs=1M", "--iodepth=8"]),
+    ("file, 1 MiB writes, 8 deep", "file", ["--rw=write", "--bs=1M", "--iodepth=8"]),
 ]
 
 
@@ -60,8 +64,18 @@ def pinned(core: int, words: list[str], priority: int = 0) -> list[str]:
     return [*(["chrt", "--rr", str(priority)] if priority else []), "taskset", "--cpu-list", str(core), *words]
 
 
-def start(place: Path, core: int, priority: int) -> subprocess.Popen:
-    """The daemon, serving; its disks are `near` and `far`."""
+def certificates(place: Path) -> None:
+    """A certificate of this host that is its own authority, under the names that libnbd looks for."""
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    more = ["-addext", "subjectAltName=DNS:localhost", "-keyout", place / "key.pem", "-out", place / "ca-cert.pem"]
+    made = subprocess.run([*words.split(), *more], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        sys.exit(f"fairness: no certificate: {made.stderr}")
+
+
+def start(place: Path, core: int, priority: int, kinds: set[str]) -> subprocess.Popen:
+    """The daemon, serving; its disks are `near` and `far`, the latter also in the ways that floods of these kinds
+    take."""
     toml = (
         f'[store]\nmemory = "256MiB"\n[daemon]\ncontrol = "{place}/c.sock"\nruntime_dir = "{place}"\nworkers ='
         f' 1\n[nbd]\nunix = "{place}/nbd.sock"\nconnections = 128\nconnections_per_export = 100\n'
@@ -73,6 +87,14 @@ def start(place: Path, core: int, priority: int) -> subprocess.Popen:
         toml += (
             f'[[disk]]\nname = "{name}"\nimage = "{place}/{name}.raw"\nformat = "raw"\nsocket ='
             f' "{place}/{name}.sock"\nnbd = true\n'
+        )
+    if "file" in kinds:
+        toml += f'fuse = "{place}/far.file"\n'
+    if "tls" in kinds:
+        certificates(place)
+        toml += (
+            f'[[nbd.listen]]\ntcp = "127.0.0.1:0"\ntls = "require"\ntls_cert = "{place}/ca-cert.pem"\n'
+            f'tls_key = "{place}/key.pem"\n'
         )
     (place / "c.toml").write_text(toml)
     with open(place / "log", "wb") as log:
@@ -88,9 +110,55 @@ def start(place: Path, core: int, priority: int) -> subprocess.Popen:
 
 
 def words_for(place: Path, disk: str, front: str, more: list[str]) -> list[str]:
-    """A command that puts a load on a disk."""
+    """A command of our driver that puts a load on a disk."""
     target = f"{place}/{disk}.sock" if front == "vhost" else f"nbd+unix:///{disk}?socket={place}/nbd.sock"
     return [built("undercroft-driver"), "run", target, *more]
+
+
+def tls_port(place: Path) -> str:
+    """Where the listener with TLS listens."""
+    words = [built("undercroft"), "status", "--json", "--control", str(place / "c.sock")]
+    status = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return next(a for a in status["nbd"] if a.startswith("tcp:")).rsplit(":", 1)[1]
+
+
+class Flood:
+    """A load on the disk `far` for so many seconds."""
+
+    def __init__(self, place: Path, front: str, more: list[str], seconds: float, on):
+        """`on` makes a command one that runs where the flood does."""
+        self.front, self.began = front, time.monotonic()
+        if front == "file":
+            words = ["fio", "--name=flood", f"--filename={place}/far.file", "--direct=1", "--ioengine=libaio", *more]
+            words += [f"--size={FLOODED}", "--time_based", f"--runtime={seconds}", "--output-format=json"]
+        elif front == "tls":
+            uri = f"nbds://localhost:{tls_port(place)}/far?tls-certificates={place}"
+            copy = " ".join(["nbdcopy", *more, f"'{uri}'", "null:"])
+            text = f"n=0; while [ $SECONDS -lt {seconds:.0f} ]; do {copy} || exit 1; n=$((n + 1)); done; echo $n"
+            words = ["bash", "-c", text]
+        else:
+            words = words_for(place, "far", front, [*more, "--length", str(FLOODED), "--seconds", str(seconds)])
+        self.process = subprocess.Popen(on(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def mb_per_s(self) -> float:
+        """Waits for its end; what it moved a second."""
+        out, err = self.process.communicate()
+        if self.process.returncode != 0:
+            sys.exit(f"fairness: {self.front}: {err}")
+        if self.front == "file":
+            job = json.loads(out)["jobs"][0]
+            return (job["read"]["bw_bytes"] + job["write"]["bw_bytes"]) / 1e6
+        if self.front == "tls":
+            return int(out) * 2 * FLOODED / 1e6 / (time.monotonic() - self.began)
+        return json.loads(out)["mb_per_s"]
+
+
+def lacks(front: str) -> str | None:
+    """What is not here that a flood of this kind needs."""
+    programs = {"file": ["fio"], "tls": ["nbdcopy", "openssl"]}.get(front, [])
+    if missing := [name for name in programs if not shutil.which(name)]:
+        return f"not installed: {', '.join(missing)}"
+    return "there is no /dev/fuse to use" if front == "file" and not os.access("/dev/fuse", os.R_OK | os.W_OK) else None
 
 
 def near(place: Path, core: int, priority: int, seconds: float) -> dict:
@@ -112,35 +180,36 @@ def main() -> int:
     # The daemon's, the neighbour's, the flood's.
     priorities = (1, 2, 1) if rest[0] == cores[1] and compare.can_be_realtime() else (0, 0, 0)
     figures = {}
+    floods = [f for f in FLOODS if args.only in f[0]]
+    if not floods:
+        sys.exit(f"fairness: no flood's name contains '{args.only}': {'; '.join(f[0] for f in FLOODS)}")
+    for name, front, _ in floods:
+        if why := lacks(front):
+            print(f"{name:40} not measured: {why}", file=sys.stderr)
+    floods = [f for f in floods if not lacks(f[1])]
     with tempfile.TemporaryDirectory(prefix="ucf", dir="/var/tmp") as directory:
         place = Path(directory)
-        daemon = start(place, cores[0], priorities[0])
+        daemon = start(place, cores[0], priorities[0], {front for _, front, _ in floods})
         try:
-            for disk, length in (("near", HOT), ("far", FLOODED)):
+            for disk, length in (("near", HOT), ("far", 2 * FLOODED)):
                 warm = ["--pattern", "seq", "--block", "64KiB", "--length", str(length), "--ops", str(length >> 16)]
                 subprocess.run(words_for(place, disk, "vhost", warm), check=True, capture_output=True)
-            for name, front, more in (f for f in FLOODS if args.only in f[0]):
+            for name, front, more in floods:
                 turns = []
                 for _ in range(args.turns):
                     alone = near(place, cores[1], priorities[1], args.seconds)
-                    load = words_for(
-                        place, "far", front, [*more, "--length", str(FLOODED), "--seconds", str(args.seconds + 2)]
-                    )
-                    flood = subprocess.Popen(
-                        pinned(rest[0], load, priorities[2]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                    )
+                    on = lambda words: pinned(rest[0], words, priorities[2])  # noqa: E731
+                    flood = Flood(place, front, more, args.seconds + 2, on)
                     time.sleep(1)
                     beside = near(place, cores[1], priorities[1], args.seconds)
-                    out, err = flood.communicate()
-                    if flood.returncode != 0:
-                        sys.exit(f"fairness: {name}: {err}")
+                    moved = flood.mb_per_s()
                     p99 = [r["latency_us"]["p99"] for r in (alone, beside)]
                     turns.append(
                         {
                             "alone_us": p99[0],
                             "beside_us": p99[1],
                             "ratio": p99[1] / p99[0],
-                            "flood_mb_per_s": json.loads(out)["mb_per_s"],
+                            "flood_mb_per_s": moved,
                         }
                     )
                 figures[name] = turns

@@ -38,7 +38,13 @@ def options() -> argparse.Namespace:
     p.add_argument("--seconds", type=float, default=1.5, help="of each turn (1.5)")
     p.add_argument("--against", metavar="PROGRAM", help="another build of undercroft, as an arm beside today's alone")
     p.add_argument("--depths", default="1,32", help="operations under way (1,32)")
-    return p.parse_args()
+    p.add_argument(
+        "--daemons", type=int, default=1, help="of every arm: where their memory lies is a matter of luck, too (1)"
+    )
+    args = p.parse_args()
+    if args.daemons < 1 or args.turns < 1:
+        p.error("--daemons and --turns are at least 1")
+    return args
 
 
 def arms(against: str | None) -> list[tuple[str, str, bool, str | None]]:
@@ -76,6 +82,18 @@ def turn(
     return report["iops"], report["server"]["cpu_s_per_million"]
 
 
+def line(name: str, depth: int, own: list[tuple[float, float]], first: list[tuple[float, float]]) -> str:
+    """What an arm had, beside the first one: its processor time in the median, in the faster quarter, and at least."""
+    ratios = sorted(a[0] / b[0] for a, b in zip(own, first))
+    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    cpu = statistics.median(a[1] / b[1] for a, b in zip(own, first))
+    rate = statistics.median(f[0] for f in own)
+    middle, spread = statistics.median(ratios), f"{low:.3f} to {high:.3f}"
+    took = sorted(f[1] for f in own)
+    times = f"{statistics.median(took):.2f}, {took[len(took) // 4]:.2f}, {took[0]:.2f}"
+    return f"{name:28}{depth:>6}{rate:>10,.0f}{middle:>8.3f}{spread:>20}{cpu:>11.3f}{times:>22}"
+
+
 def main() -> int:
     """See the head of the file."""
     args = options()
@@ -84,7 +102,7 @@ def main() -> int:
             sys.exit(f"overheads: {program} is not there: make bench-overheads builds ours")
     cores = sorted(os.sched_getaffinity(0))
     placement = peers.Placement(cores[0], cores[-1], False)
-    compared = arms(args.against)
+    compared = arms(args.against) * args.daemons
     with tempfile.TemporaryDirectory(prefix="uco", dir="/var/tmp") as place:
         servers = []
         try:
@@ -98,19 +116,20 @@ def main() -> int:
                     servers[-1],
                     ["--pattern", "seq", "--block", "64KiB", "--length", str(HOT), "--ops", str(HOT >> 16)],
                 )
-            print(f"{'':28}{'depth':>6}{'ops/s':>10}{'ratio':>8}{'between quarters':>20}{'CPU ratio':>11}")
+            head = f"{'':28}{'depth':>6}{'ops/s':>10}{'ratio':>8}{'between quarters':>20}"
+            print(f"{head}{'CPU ratio':>11}{'CPU us':>22}")
             for depth in map(int, args.depths.split(",")):
                 figures = [[] for _ in compared]
                 for _ in range(args.turns):
                     for n, (_, _, recorded, _) in enumerate(compared):
                         figures[n].append(turn(placement, servers[n], depth, args.seconds, recorded))
-                for (name, *_), own in zip(compared, figures):
-                    ratios = sorted(a[0] / b[0] for a, b in zip(own, figures[0]))
-                    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-                    cpu = statistics.median(a[1] / b[1] for a, b in zip(own, figures[0]))
-                    rate = statistics.median(f[0] for f in own)
-                    middle, spread = statistics.median(ratios), f"{low:.3f} to {high:.3f}"
-                    print(f"{name:28}{depth:>6}{rate:>10,.0f}{middle:>8.3f}{spread:>20}{cpu:>11.3f}", flush=True)
+                # Those of all daemons of an arm, beside those of the first arm's daemon of the same number.
+                of_arms = len(compared) // args.daemons
+                for arm in range(of_arms):
+                    own, first = (
+                        [f for daemon in figures[n::of_arms] for f in daemon] for n in (arm, 0)
+                    )
+                    print(line(compared[arm][0], depth, own, first), flush=True)
         finally:
             for server in servers:
                 server.stop()

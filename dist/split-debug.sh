@@ -11,11 +11,13 @@
 set -eu
 
 program=$1 to=$2 debug=${3:-}
-# Names of our functions stay. Those of others' go, and those of their generic functions that were compiled for our types: a tenth of
+# Names of our functions that serve, or may be called by those, stay. Those of studies, of the command line and of what reads configurations
+# go; those of others' go, and those of their generic functions that were compiled for our types: a tenth of
 # the program, which a backtrace shows between the lines that say where it was.
 strip='--strip-all --wildcard'
 for name in '_ZN4core*' '_ZN5alloc*' '_ZN3std*' '_ZN9hashbrown*' '*_$LT$core..*' '*_$LT$alloc..*' '*_$LT$std..*' '*serde_core*' \
-    '*clap_*' '*parquet*' '*utoipa*' '*__CALLSITE*'; do
+    '*clap_*' '*parquet*' '*utoipa*' '*__CALLSITE*' '*undercroft_study*' '*undercroft_trace*' '*undercroft_config*' '*undercroft_api*' \
+    '*undercroft3cli*'; do
     strip="$strip --keep-symbol=!$name"
 done
 strip="$strip --keep-symbol=main --keep-symbol=*undercroft*"

@@ -156,11 +156,14 @@ COUNTS = {
     "planted-bugs-ports": lambda: length("crates/frontend/src/faults.rs", "PortBug"),
     "seeds-ports": lambda: whole("crates/porttest/src/sim/tests.rs", r"^const SEEDS: u64 = (\d+);$"),
     "steps-ports": lambda: whole("crates/porttest/src/sim/tests.rs", r"^const STEPS: u64 = (\d+);$"),
-    "planted-bugs-elsewhere": lambda: whole("crates/testkit/tests/planted.rs", r"ELSEWHERE: \[Bug; (\d+)\]"),
+    "planted-bugs-elsewhere": lambda: (
+        whole("crates/testkit/tests/planted.rs", r"ELSEWHERE: \[Bug; (\d+)\]")
+        + whole("crates/testkit/tests/ssd.rs", r"RARE: \[Bug; (\d+)\]")
+    ),
     "damaged-images": lambda: whole("crates/backend/tests/backends/qcow2_damage.rs", r"^const CASES: usize = (\d+);$"),
     "kill-rounds": lambda: kill_rounds("usual"),
     "kill-rounds-long": lambda: kill_rounds("long"),
-    "fuzz-changed": lambda: whole("fuzz/tests/replay.rs", r"^const CHANGED: u64 = ([\d_]+);$"),
+    "fuzz-changed": lambda: whole("fuzz/tests/replay.rs", r"^const CHANGED: \[u64; 2\] = \[([\d_]+), [\d_]+\];$"),
     "fuzz-seconds-long": lambda: whole("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
     "fuzz-minutes-long": lambda: minutes("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),

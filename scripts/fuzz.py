@@ -96,8 +96,8 @@ def rendered(data, targets):
         (
             "Written by `scripts/fuzz.py` from `fuzzing.json`; no number is typed in by hand. Time is that of"
             " one processor; edges (`cov`) and features (`ft`) are libFuzzer's, at the end of the last session, and"
-            f" grow with the program as well as with time. Wanted: {WANTED_SECONDS // 3600} hour for every target, all"
-            " sessions together."
+            " grow with the program as well as with time. Crashes are of the program of that time; all are mended."
+            f" Wanted: {WANTED_SECONDS // 3600} hour for every target, all sessions together."
         ),
         "",
         "| target | time | executions | crashes | inputs kept | edges | features | last commit, day | an hour |",

@@ -1,10 +1,11 @@
 #!/bin/bash
-# Readies the Python package for its tests, or builds the wheel: scripts/python-package.sh test | wheel
+# Readies the Python package for its tests, or builds the wheel: scripts/python-package.sh environment | test | wheel
 #
-# test   a virtual environment in build/python with what crates/python/requirements-test.txt pins, and in it the package
-#        with the library that cargo has built already (target/debug, or target/release with UNDERCROFT_LONG set, when a
-#        wheel is installed instead). Prints the environment's Python on its last line.
-# wheel  an abi3 wheel for any Python from 3.9 on, optimised, into build/wheels.
+# environment  a virtual environment in build/python with what crates/python/requirements-test.txt pins
+# test         the same, and in it the package with the library that cargo has built already (target/debug, or
+#              target/release with UNDERCROFT_LONG set, when a wheel is installed instead). Prints the environment's
+#              Python on its last line.
+# wheel        an abi3 wheel for any Python from 3.9 on, optimised, into build/wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,6 +38,9 @@ wheel() {
 
 mkdir -p build
 case ${1:-} in
+environment)
+    environment
+    ;;
 test)
     environment
     site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, stores, kernel, long, bench, bench-sim, bench-caffeine).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, lint, test, python, demo, stores, kernel, long, locking, bench, bench-sim, bench-caffeine).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -27,7 +27,7 @@ build,demo,kernel  gcc                  links Rust programs; compiles the C part
 build,demo,kernel  libc6-dev            headers and static libraries for gcc
 build            ca-certificates      lets cargo check crates.io
 test             g++                  builds libFuzzer for the fuzz targets
-test,bench,demo  python3              runs the tests with real programs, the demo and the benchmarks
+lint,test,bench,demo  python3              runs the tests with real programs, the demo and the benchmarks
 test,python      python3-venv         holds what the Python package is built and tested with
 python           python3              builds the Python package
 test             python3-pytest       runs the tests in tests/
@@ -43,7 +43,7 @@ test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache o
 test,bench,demo  nbdkit               an NBD server to compare with, to stand upstream, and to make a disk slow
 test             python3-libnbd       NBD clients in the tests that do odd things
 test,bench,demo,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
-test             openssl              makes certificates for the tests of TLS
+test,bench       openssl              makes certificates, where TLS is tested or measured
 test             libvirt-clients      virt-xml-validate: checks the XML that is printed for libvirt (8 MB with what it needs)
 long             libvirt-daemon-system  libvirtd, which starts a guest on a disk of ours
 test             libxml2-utils        xmllint, with which virt-xml-validate checks
@@ -66,6 +66,17 @@ kernel           flex                 a kernel's build needs it to read its conf
 kernel           bison                a kernel's build needs it to read its configuration
 kernel           bc                   a kernel's build computes constants with it
 test,bench,demo  python3-matplotlib   draws the plots
+locking          python3              runs the laboratory
+locking          python3-matplotlib   draws the plots
+locking,test     python3-markdown     makes pages of reports
+locking,test     valgrind             tells what programs do with memory
+locking          libjpeg-turbo-progs  cjpeg, a program that is traced
+locking          netpbm               ppmtogif, a program that is traced
+locking          bzip2                a program that is traced
+locking          zstd                 a program that is traced
+locking          mawk                 a program that is traced
+locking          sqlite3              a program that is traced
+locking          bc                   a program that is traced
 bench-sim,bench-caffeine  python3              runs the comparison
 bench-caffeine  default-jre-headless  runs Caffeine's simulator
 bench-caffeine  maven                fetches Caffeine's simulator
@@ -82,12 +93,13 @@ LIST
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | python | demo | stores | kernel | long | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
+        build | lint | test | python | demo | stores | kernel | long | locking | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, python, demo, stores, kernel, long, bench, bench-sim and bench-caffeine" ;;
+        *) stop "there is no group '$group': choose from build, lint, test, python, demo, stores, kernel, long, locking, bench, bench-sim and bench-caffeine" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }
+lints() { wants lint || wants test; }
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
@@ -125,14 +137,14 @@ done < <(packages)
 rust=
 if cargo=$(scripts/cargo --which 2>/dev/null); then
     bin=$(dirname "$cargo")
-    if wants test && ! { [ -x "$bin/cargo-fmt" ] && [ -x "$bin/cargo-clippy" ]; }; then
+    if lints && ! { [ -x "$bin/cargo-fmt" ] && [ -x "$bin/cargo-clippy" ]; }; then
         if [ "$bin" = /usr/bin ]; then
             [ -x /usr/bin/cargo-fmt ] || need rustfmt-web "checks how the code is laid out"
             [ -x /usr/bin/cargo-clippy ] || need rust-web-clippy "Rust's linter"
         else
             rust=components
         fi
-    elif wants test && ! PATH="$bin:$PATH" "$cargo" clippy --version >/dev/null 2>&1; then
+    elif lints && ! PATH="$bin:$PATH" "$cargo" clippy --version >/dev/null 2>&1; then
         rust=components
     fi
 else
@@ -189,8 +201,8 @@ if [ "$rust" = install ]; then
         case $package in
             rustc*) need "$package" "the Rust compiler, $(candidate "$package")" ;;
             cargo*) need "$package" "builds the workspace and fetches crates" ;;
-            rustfmt*) if wants test; then need "$package" "checks how the code is laid out"; fi ;;
-            *clippy*) if wants test; then need "$package" "Rust's linter"; fi ;;
+            rustfmt*) if lints; then need "$package" "checks how the code is laid out"; fi ;;
+            *clippy*) if lints; then need "$package" "Rust's linter"; fi ;;
         esac
     done
     [ -z "$rust_packages" ] || rust=

@@ -49,6 +49,23 @@ finish() {
     exit
 }
 
+# What programs are tested with is installed beside the build, which needs none of it, and so are guests' kernels fetched;
+# where a password may be asked for, before. `make test` asks for it, and has installed what the build needs.
+setup=
+if [ -n "${UNDERCROFT_SETUP:-}" ]; then
+    beside() {
+        scripts/setup.sh test && experiments/guest/build.sh --tools && experiments/guest/build.sh --backports || return
+        # The step that wants it says what is wrong.
+        scripts/python-package.sh environment || true
+    }
+    if [ "$(id -u)" = 0 ]; then
+        beside >"$logs/setup.log" 2>&1 &
+        setup=$!
+    else
+        scripts/setup.sh test || exit
+    fi
+fi
+
 # The number before WORD in every line of FILE that matches PATTERN, added up.
 total() { # file, pattern, word
     grep -E "$2" "$1" | grep -oE "[0-9]+ $3" | awk '{ n += $1 } END { print n + 0 }'
@@ -89,6 +106,11 @@ fi
 count "cargo build" $? 0 0 0
 env -u RUSTC_WORKSPACE_WRAPPER scripts/build-ranges.sh
 count "scripts/build-ranges.sh" $? 0 0 0
+if [ -n "$setup" ]; then
+    wait "$setup"
+    count "scripts/setup.sh" $? 0 0 0
+    cat "$logs/setup.log"
+fi
 export UNDERCROFT_PROGRAM=$PWD/$programs/undercroft UNDERCROFT_DRIVER_PROGRAM=$PWD/$programs/undercroft-driver
 [ $failed -eq 0 ] || finish
 
@@ -128,20 +150,26 @@ if [ -n "${UNDERCROFT_LONG:-}" ]; then
     count "fuzz" "$status" "$(grep -c ' executions in ' <<<"$(grep -v CRASHED <<<"$fuzzed")")" "$(grep -c CRASHED <<<"$fuzzed")" 0
 fi
 
+python_package() {
+    local python
+    python=$(scripts/python-package.sh test | tail -n 1) && [ -n "$python" ] || return 1
+    "$python" -m pytest crates/python/tests -q -rs -p no:cacheprovider
+}
+
+# Beside the next step; at length, where a wheel is built for it, before that.
 step "the Python package"
-if python=$(scripts/python-package.sh test | tail -n 1) && [ -n "$python" ]; then
-    "$python" -m pytest crates/python/tests -q -rs -p no:cacheprovider 2>&1 | tee "$logs/python.log"
-    status=${PIPESTATUS[0]}
-else
-    status=1
-    : >"$logs/python.log"
-fi
-count_pytest "the Python package" "$status" "$logs/python"
+python_package >"$logs/python.log" 2>&1 &
+package=$!
+[ -z "${UNDERCROFT_LONG:-}" ] || wait "$package"
 
 # They mostly wait, so four run at a time; then, one by one, those that measure or need the machine (`alone`).
 step "real programs and real guests, side by side"
 "${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -n 4 -m "not alone" --durations 12 2>&1 | tee "$logs/pytest.log"
 count_pytest "pytest" "${PIPESTATUS[0]}" "$logs/pytest"
+wait "$package"
+status=$?
+cat "$logs/python.log"
+count_pytest "the Python package" "$status" "$logs/python"
 
 step "real programs and real guests, one by one"
 "${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -m alone --durations 6 2>&1 | tee "$logs/pytest-alone.log"

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from harness import images, nodes
+from harness import images, nodes, order
 from harness.daemon import Daemon
 from harness.manager import Manager
 from harness.stalling import StallingFile
@@ -32,13 +32,21 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the long ones elsewhere: they are not skipped, since nothing is missing."""
+    """Brings those that take long to the front, and leaves out the long ones elsewhere: they are not skipped, since
+    nothing is missing."""
+    items.sort(key=lambda item: order.rank(item.path))
     if os.environ.get("UNDERCROFT_LONG"):
         return
     left_out = [item for item in items if item.get_closest_marker("long")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Hands tests to workers one by one."""
+    return order.one_by_one(config, log)
 
 
 def processor_seconds():

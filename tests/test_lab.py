@@ -221,7 +221,7 @@ def test_every_cell_has_an_id_of_its_own():
     ids = [cell.id for cell in a.cells]
     assert len(set(ids)) == len(ids)
     assert "uniform-zero1-mglru0-n0.25-192MiB" in ids and "zipf-zero1-mglru1-n0.5-192MiB" in ids
-    assert {cell.load for cell in a.cells} == set(loads.LOADS)
+    assert {cell.load for cell in a.cells} == set(loads.USUAL)
     assert not any(cell.quick for cell in a.cells) and a.out.name == "results"
 
 

@@ -149,6 +149,9 @@ def test_the_program_takes_the_configuration_of_every_arm(tmp_path, monkeypatch)
 
 def test_sets_of_arms_and_repetitions_are_asked_for_by_name(capsys):
     assert lab.arguments([]).arms == arms.USUAL and lab.arguments([]).repeat == 1
+    assert not any("long" in cell.id for cell in lab.arguments([]).cells)
+    minute = lab.arguments(["--loads", "uniform-long,zipf-long", "--n", "0.5", "--arms", "scanned"]).cells
+    assert [cell.id for cell in minute] == [f"{load}-long-zero1-mglru0-n0.5-192MiB" for load in ("uniform", "zipf")]
     assert lab.arguments(["--arms", "scanned", "--repeat", "3"]).arms == arms.SCANNED
     assert set(lab.arguments(["--arms", "both"]).arms) == {*arms.USUAL, *arms.SCANNED}
     with pytest.raises(SystemExit):
@@ -190,6 +193,24 @@ def test_the_scanner_is_shown_where_it_was_on_and_said_to_be_off_elsewhere(tmp_p
     row = next(line for line in text.splitlines() if line.startswith("| exclusive, scan | 39.0 % (38.0 % to 40.0 %)"))
     assert "| 20,000 | 500 | 2.5 % (2.5 % to 2.5 %) | 4,321 (4,321 to 4,321) | 2 | 3.00 % (2.00 % to 4.00 %) |" in row
     assert "exclusive, scan 3.00 % (2.00 % to 4.00 %) (N = 0.25)" in text
+
+
+def test_a_scanner_that_did_not_run_is_not_said_to_cost_nothing(tmp_path):
+    """Where the load was measured for a minute as well, that is shown alone."""
+    s = results(tmp_path)
+    idle, busy = (scanning_record("exclusive, scan", 60, seconds) for seconds in (0.0, 0.3))
+    s.begin("short", anew())
+    s.add("short", "scan-vhost", derive.together([idle, idle]))
+    text = report.full(s.data, [])
+    assert "| no scan in what was measured |" in text and "0.00 %" not in text
+    assert "exclusive, scan no scan in what was measured (N = 0.25)" in text
+    s.add("short", "scan-vhost", derive.together([idle, busy, idle]))
+    assert "| 0.00 % (0.00 % to 3.00 %), none in 2 of 3 runs |" in report.full(s.data, [])
+    s.begin("minute", anew(load="uniform-long", kind="long"))
+    s.add("minute", "scan-vhost", derive.together([busy, busy]))
+    text = report.full(s.data, [])
+    assert "### minute" in text and "### short" not in text and "none in 2" not in text
+    assert "exclusive, scan 3.00 % (3.00 % to 3.00 %) (N = 0.25)" in text
 
 
 def test_no_table_has_two_types_of_machine_or_old_cells_beside_new_ones(tmp_path):

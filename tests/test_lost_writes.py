@@ -19,13 +19,15 @@ class Volatile(Nbdkit):
 
     def __init__(self, scratch):
         self.live, self.durable = scratch / "live", images.raw(scratch / "durable", SIZE, seed=4)
+        # While this is there, flushes fail.
+        self.refuses = scratch / "refuses"
         super().__init__(
             scratch,
             "eval",
             f"get_size=echo {SIZE}",
             f"pread=dd if={self.live} skip=$4 count=$3 iflag=count_bytes,skip_bytes status=none",
             f"pwrite=dd of={self.live} seek=$4 oflag=seek_bytes conv=notrunc status=none",
-            f"flush=cp {self.live} {self.durable}",
+            f"flush=[ ! -e {self.refuses} ] || {{ echo EIO refused >&2; exit 1; }}; cp {self.live} {self.durable}",
             "can_write=exit 0",
             "can_flush=exit 0",
             "can_fua=echo none",
@@ -116,6 +118,23 @@ def test_every_client_is_told_once(volatile, serve):
         assert volatile.durable.read_bytes()[4096:8192] == b"F" * 4096
         assert b.flush() == EIO and b.flush() == 0
         assert idle.flush() == EIO and idle.flush() == 0, "two losses are one report"
+
+
+def test_an_upgrade_does_not_hide_that_a_flush_failed(volatile, serve):
+    """Nobody but this process knows who wrote what was not flushed: it serves on, and its clients are told."""
+    daemon = serve([Disk("up", volatile.uri, "nbd")], store="keep = true")
+    with Client(daemon) as a:
+        assert a.write(0, b"A") == 0
+        volatile.refuses.touch()
+        said = daemon.call("upgrade", check=False)
+        volatile.refuses.unlink()
+    assert said.returncode == 1 and 'disk "up" cannot be made durable' in said.stderr, said
+    with Client(daemon) as a:
+        assert a.flush() == EIO and a.flush() == 0
+        assert a.read(0) == b"A" * 4096 == volatile.durable.read_bytes()[:4096]
+    daemon.upgrade()
+    with Client(daemon) as a:
+        assert a.flush() == 0
 
 
 def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):

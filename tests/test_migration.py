@@ -24,7 +24,7 @@ SIZE = 256 * MIB
 DATA = 96 * MIB
 RAM_MIB = 128
 STORE = "80MiB"
-OPERATIONS = 600_000 if os.environ.get("UNDERCROFT_LONG") else 250_000
+OPERATIONS = 600_000 if os.environ.get("UNDERCROFT_LONG") else 150_000
 # Operations between two looks.
 WINDOW = 12_000
 
@@ -107,6 +107,7 @@ def sides(request, serve, scratch):
     return image, here, there
 
 
+@pytest.mark.parametrize("sides", [pytest.param("raw", marks=pytest.mark.long), "qcow2"], indirect=True)
 def test_there_and_back_under_load(sides, boot, scratch):
     """The guest reads and writes all the time, goes to another daemon, warm, and comes back."""
     image, here, there = sides

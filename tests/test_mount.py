@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -246,25 +247,21 @@ def test_what_a_killed_daemon_leaves_is_undone(serve, scratch, where, slowly, ag
     with open(where / "kept", "wb") as f:
         f.write(data)
         os.fsync(f.fileno())
-    held = open(where / "held", "wb") if busy else None
-    daemon.kill()
-    if slowly:
-        # What the kernel knew of the file counts for a second.
-        time.sleep(1.5)
-    if again:
-        daemon.start()
-    if held:
-        held.write(b"x" * (1 << 20))
-        with pytest.raises(OSError):
-            os.fsync(held.fileno())
-    said = daemon.call("umount", where)
-    assert "had answered no more" in said.stdout
-    assert mounts(where) == [] and not (daemon.directory / "mounted" / A).exists()
-    if held:
-        try:
-            held.close()
-        except OSError:
-            pass
+    with open(where / "held", "wb", buffering=0) if busy else nullcontext() as held:
+        daemon.kill()
+        if slowly:
+            # What the kernel knew of the file counts for a second.
+            time.sleep(1.5)
+        if again:
+            daemon.start()
+        if held:
+            # Already the write fails where the kernel has found out, and made the file system read-only.
+            with pytest.raises(OSError):
+                held.write(b"x" * (1 << 20))
+                os.fsync(held.fileno())
+        said = daemon.call("umount", where)
+        assert "had answered no more" in said.stdout
+        assert mounts(where) == [] and not (daemon.directory / "mounted" / A).exists()
     until(lambda: loops_of(A) == [], "the loop device is gone")
     if not again:
         daemon.start()

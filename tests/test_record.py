@@ -425,7 +425,7 @@ def test_a_full_disk_ends_it(one, scratch, busy):
     need("mount", "umount")
     small = scratch / "small"
     small.mkdir()
-    run("mount", "-t", "tmpfs", "-o", f"size={'6m' if busy else '3m'}", "tmpfs", small)
+    run("mount", "-t", "tmpfs", "-o", f"size={'6m' if busy else '2m'}", "tmpfs", small)
     try:
         path = small / "a.parquet"
         recorder = Recorder(one, path)

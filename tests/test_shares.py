@@ -305,8 +305,8 @@ def test_the_ceiling_holds_while_shares_move_between_workers(two):
     most = 0
     try:
         # By weight, in steps; then by hand, at once.
-        changes = [("web", "--weight", "500"), ("web", "--weight", "20")] * 3 + [
-            ("web:root", "--size", f"{mib}MiB") for mib in (16, 76) * 3
+        changes = [("web", "--weight", "500"), ("web", "--weight", "20")] * 2 + [
+            ("web:root", "--size", f"{mib}MiB") for mib in (16, 76) * 2
         ]
         for change in changes:
             two.call("set", *change)

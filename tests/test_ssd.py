@@ -372,15 +372,16 @@ def test_room_goes_to_who_finds_blocks_there_again(make, scratch):
     shares = {name: node["ssd"]["share_bytes"] for name, node in nodes.items()}
     assert shares["loop"] + shares["scan"] == shares["host"], shares
     # Both stores together have what it reads: more of the one below spares the image nothing. Curves are those of the
-    # last second, in which it may have read nothing, so that all of its curve is 0.
-    while nodes["loop"]["ssd"]["curve"][0][1] == 0:
-        assert time.monotonic() < end, nodes["loop"]
+    # last second, in which it may have read nothing or a part, beside other work.
+    while True:
+        mine = nodes["loop"]["ssd"]["curve"]
+        if mine[0][1] > 0 and mine[-1][0] > needed and mine[-1][1] < mine[0][1] / 5:
+            break
+        assert time.monotonic() < end, mine[:: len(mine) // 20 + 1]
         read_all(daemon, "loop")
         nodes = shown_nodes(daemon)
     more = nodes["loop"]["next_ssd"]
     assert more["bytes"] > 0 and more["saved_ms_per_second"] is not None, nodes["loop"]
-    reach = nodes["loop"]["ssd"]["curve"]
-    assert reach[-1][0] > needed and reach[-1][1] < reach[0][1] / 5, reach[:: len(reach) // 20 + 1]
     events = json.loads(daemon.call("why", "loop", "--last", "10000", "--json").stdout)
     below = [e for e in events if e["ssd"]]
     assert sum(e["bytes"] for e in below if e["to"] == "loop") > needed // 4, below

@@ -158,6 +158,40 @@ def test_an_upgrade_that_fails_leaves_the_store_in_service(make, scratch):
     assert not ssd(other)["in_service"] and "in use" in ssd(other)["reason"], "the files are locked still"
 
 
+def test_a_disk_that_an_upgrade_left_behind_has_its_blocks_written_down(make, scratch):
+    """The new process cannot open one of the images: what the store then gets of the other disks, and of the base of
+    two clones, is found after the next start."""
+    need("nbdcopy", "qemu-img", "qemu-io")
+    image, base = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate(("a", "base"), 5))
+    away = images.raw(scratch / "away.raw", 16 * images.MIB, seed=7)
+    tops = {name: images.qcow2(scratch / f"{name}.qcow2", SIZE, base, "raw") for name in "xy"}
+    disks = [Disk("a", image, "raw"), Disk("away", away, "raw")]
+    disks += [Disk(name, top, "qcow2") for name, top in tops.items()]
+    daemon = make("d", disks, workers=1, memory="24MiB")
+    daemon.start()
+    aside = scratch / "aside"
+    away.rename(aside)
+    threading.Timer(4, lambda: aside.rename(away)).start()
+    said = daemon.call("upgrade", check=False)
+    assert said.returncode == 1 and "does not serve" in said.stderr, said
+    until(lambda: driver("probe", daemon.nbd("away"), check=False).get("exit") == 0, "the disk is served")
+    have_shares(daemon)
+    want = {"a": images.digest(image), "x": images.digest(base), "y": images.digest(base)}
+    for name in "xa" * 6:
+        assert read_all(daemon, name) == want[name]
+    write(daemon, 3 << 20, 90)
+    want["a"] = read_all(daemon, "a")
+    had = ssd(daemon)["cached_bytes"]
+    assert had > 3 * SIZE // 2
+    daemon.stop()
+    daemon.start()
+    assert ssd(daemon)["cached_bytes"] > had * 3 // 4, "it was written down"
+    for name, bytes_ in want.items():
+        assert read_all(daemon, name) == bytes_, name
+    read = sum(daemon.disk(name)["counters"]["backend_read_bytes"] for name in want)
+    assert read < SIZE, "that of the disk, and of the base for both of its clones"
+
+
 def test_disks_come_back_to_the_worker_that_has_their_blocks(make, scratch):
     """Stopped, and started with the disks in another order; and upgraded so."""
     need("nbdcopy")

@@ -146,6 +146,7 @@ def restarted(daemon):
     return time.monotonic() - begun
 
 
+@pytest.mark.long
 def test_a_killed_daemon_is_noticed_by_a_pause_only(serve, scratch):
     """kill -9 under load and the next start: no error, every byte is there, and the device is the same."""
     daemon, link, image = one(serve, scratch)
@@ -219,6 +220,7 @@ def test_what_the_page_cache_holds_comes_before_the_device_goes(serve, scratch):
     assert not link.is_symlink()
 
 
+@pytest.mark.long
 def test_upgrades_under_load_are_not_noticed(scratch):
     """The next process goes on with the device when the one before has ended."""
     image = images.raw(scratch / "a.raw", SIZE)
@@ -235,6 +237,7 @@ def test_upgrades_under_load_are_not_noticed(scratch):
     images.same(image.read_bytes()[:WORK], load.copy, "the image")
 
 
+@pytest.mark.long
 def test_under_a_service_manager_a_stop_is_a_pause(scratch, manager):
     """The manager does not say whether it stops or restarts the daemon: the device stays, and who uses it waits."""
     image = images.raw(scratch / "a.raw", SIZE)
@@ -253,6 +256,7 @@ def test_under_a_service_manager_a_stop_is_a_pause(scratch, manager):
     daemon.stop()
 
 
+@pytest.mark.long
 def test_disks_come_and_go_while_others_are_used(serve, scratch):
     """Attach and detach by hand; what was left of a disk that nobody attaches again is taken away."""
     daemon, link, _ = one(serve, scratch)

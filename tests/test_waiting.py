@@ -101,25 +101,44 @@ def test_emptied_file_detaches_nothing(serve, scratch):
     others_go_on(daemon, paths["good"])
 
 
-def test_attach_when_the_store_is_full(serve, scratch):
-    """A disk that comes when the others have filled the store: they give way first. Attached and detached, eight
-    times."""
+@pytest.mark.parametrize("way", ["attach", "reload"])
+def test_a_disk_that_comes_when_the_store_is_full(serve, scratch, way):
+    """The others have filled the store: they give way first. Attached and detached, or written into the configuration
+    and taken out again, eight times."""
     paths = [images.raw(scratch / f"{i}.raw", 3 * SIZE, seed=i) for i in range(4)]
-    daemon = serve(
-        [Disk(n, p, "raw") for n, p in zip(["good", "b", "c"], paths, strict=False)], memory="64MiB", workers=1
-    )
-    for n in ("good", "b", "c"):
-        run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
+    disks = [Disk(n, p, "raw") for n, p in zip(["good", "b", "c", "new"], paths, strict=True)]
+    daemon = serve(disks[:3], memory="64MiB", workers=1)
+
+    def fill():
+        for disk in disks[:3]:
+            run("nbdcopy", daemon.nbd(disk.name), scratch / "out.raw")
+
+    def comes():
+        if way == "attach":
+            code, text = daemon.api("POST", "/v1/disks", {"name": "new", "image": str(paths[3]), "format": "raw"})
+            assert code == 201, text
+            return json.loads(text)["socket"]
+        daemon.write_config(disks)
+        done = daemon.call("reload", check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return daemon.vhost("new")
+
+    def goes():
+        if way == "attach":
+            assert daemon.api("DELETE", "/v1/disks/new")[0] == 204
+            return
+        daemon.write_config(disks[:3])
+        daemon.call("reload")
+        assert [d["name"] for d in daemon.status()["disks"]] == ["good", "b", "c"]
+
+    fill()
     full = sum(d["cache"]["cached_bytes"] for d in daemon.status()["disks"])
     assert full > 45 * images.MIB, f"the store is not full: {full}"
     for _ in range(8):
-        code, text = daemon.api("POST", "/v1/disks", {"name": "new", "image": str(paths[3]), "format": "raw"})
-        assert code == 201, text
-        driver("run", json.loads(text)["socket"], "--ops", "200", "--depth", "4", "--verify", paths[3])
+        driver("run", comes(), "--ops", "200", "--depth", "4", "--verify", paths[3])
         others_go_on(daemon, paths[0])
-        assert daemon.api("DELETE", "/v1/disks/new")[0] == 204
-        for n in ("good", "b", "c"):
-            run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
+        goes()
+        fill()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -3,15 +3,20 @@
 Owns the list. Never says how a load runs: the loads do. Invariant: a name, once measured, keeps its load.
 """
 
+from dataclasses import replace
+
 from .afresh import losses
 from .beside import Clones, HostJob, Pair
 from .load import Load
 from .tree import Tree
 
-__all__ = ["LOADS", "SEQUENTIAL", "UNIFORM", "ZIPF", "Load"]
+__all__ = ["LOADS", "SEQUENTIAL", "UNIFORM", "USUAL", "ZIPF", "Load"]
 
 UNIFORM = Load("uniform", "uniform", "uniform", 0.75)
 ZIPF = Load("zipf", "Zipf .99", "zipf", 0.75, misses=0.2, ops=1, alpha=0.99)
+# For arms with a scanner, whose scans are 5 to 20 s apart: the same load ten times as long, measured for a minute.
+LONG = [replace(load, key=f"{load.key}-long", title=f"{load.title}, a minute", ops=10 * load.ops, style="long")
+        for load in (UNIFORM, ZIPF)]  # fmt: skip
 SEQUENTIAL = Load("seq", "sequential loop 1.5x", "seq", 0, times=1.5)
 LOADS = {
     load.key: load
@@ -34,5 +39,8 @@ LOADS = {
         Pair(ZIPF, UNIFORM),
         HostJob(UNIFORM),
         Clones(),
+        *LONG,
     ]
 }
+# What is measured unless loads are named.
+USUAL = [key for key, load in LOADS.items() if load.style != "long"]

@@ -321,7 +321,7 @@ def paper_hits(cells):
     return rows
 
 
-def paper_costs(cells):
+def paper_costs(cells, all_cells):
     """Rows of the table beside the paper: the host's memory and processors."""
     rows = []
     r = reference.CACHE_SIZE_SMALLER
@@ -372,7 +372,7 @@ def paper_costs(cells):
         [
             "CPU of a core, scanner alone, random",
             f"-, -, {percent(reference.CPU_SHARE['uniform'])}",
-            scanned.shares(cells, "uniform"),
+            scanned.shares(all_cells, "uniform"),
             r["where"],
         ]
     )
@@ -382,7 +382,7 @@ def paper_costs(cells):
 def beside_paper(cells, all_cells):
     """Singleton's tables and figures, with ours."""
     head = ["what", "Singleton: default, fadvise, Singleton", "ours: default, fadvise, exclusive", "where"]
-    rows = [*paper_hits(cells), *paper_costs(cells), *experiments.paper_rows(all_cells)]
+    rows = [*paper_hits(cells), *paper_costs(cells, all_cells), *experiments.paper_rows(all_cells)]
     lines = ["## Beside Singleton's figures", ""]
     lines += table(head, rows)
     lines += [

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from exclusive import arms as arm_module, cells, derive, plots, report  # noqa: E402
-from exclusive.loads import LOADS  # noqa: E402
+from exclusive.loads import LOADS, USUAL  # noqa: E402
 from exclusive.session import Session  # noqa: E402
 from exclusive.store import Store  # noqa: E402
 from rig import cgroup, guest as guests, serving, slowdisk  # noqa: E402
@@ -31,8 +31,8 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--loads uniform,zipf --n 0.25,0.5 --zeroing on --mglru off"
   make lab-exclusive LAB="--resume"
         takes up a run that was stopped; cells that are complete stay as they are
-  make lab-exclusive LAB="--only '(uniform|zipf)-zero1-mglru0-n0.5' --arms scanned --repeat 3"
-        the arms with a scanner and those beside them, three times each: median and spread
+  make lab-exclusive LAB="--loads uniform-long,zipf-long --n 0.5 --zeroing on --arms scanned --repeat 3"
+        the arms with a scanner and those beside them, for a minute, three times each: median and spread
   make lab-exclusive LAB="--only 'seq-.*-n0.25' --arms direct,default,undercroft-auto --out build/try"
   make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off \\
       --disks local,0.5ms,2ms --repeat 3"
@@ -84,7 +84,7 @@ def options():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--quick", action="store_true", help="few and short runs: shows that it works and which way it goes")
-    p.add_argument("--loads", help=f"of {','.join(LOADS)} (default: all; quick: uniform,zipf)")
+    p.add_argument("--loads", help=f"of {','.join(LOADS)} (default: all but *-long; quick: uniform,zipf)")
     p.add_argument("--n", help="sizes of the host cache over guest RAM (default: 0.25,0.5,1; quick: 0.25,0.5)")
     p.add_argument(
         "--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)"
@@ -148,7 +148,7 @@ def arguments(argv=None):
     """What was asked for, checked, with the cells to measure."""
     p = options()
     a = p.parse_args(argv)
-    loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(LOADS)), LOADS, "loads", p)
+    loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(USUAL)), LOADS, "loads", p)
     a.arms = arm_module.SETS.get(a.arms) or listed(a.arms, arm_module.ARMS, "arms", p)
     try:
         ns = [float(n) for n in (a.n or ("0.25,0.5" if a.quick else "0.25,0.5,1")).split(",")]
@@ -161,14 +161,14 @@ def arguments(argv=None):
     zeroing = SWITCH[a.zeroing or ("on" if a.quick else "both")]
     mglru = SWITCH[a.mglru or ("off" if a.quick else "both")][::-1]
     in_grid = [load for load in loads if LOADS[load].style == "grid"]
-    company = [load for load in loads if LOADS[load].style == "company"]
+    once = [load for load in loads if LOADS[load].style != "grid"]
     a.waits = waits(a.disks, p)
     found = cells.grid(in_grid, ns, zeroing, mglru, a.guest_memory, a.quick, waits=a.waits)
     # What cannot be measured behind a network is left out there.
     a.cells = [cell for cell in found if cell.wait_us is None or LOADS[cell.load].reads_only]
-    # What company does is measured once.
+    # What company does is measured once, and what a scanner does.
     n = 0.5 if 0.5 in ns else ns[0]
-    a.cells += [cells.Cell(load, zeroing[0], False, n, a.guest_memory, a.quick) for load in company if None in a.waits]
+    a.cells += [cells.Cell(load, zeroing[0], False, n, a.guest_memory, a.quick) for load in once if None in a.waits]
     a.cells = cells.chosen(a.cells, a.only, p.error)
     for cell in a.cells:
         why = LOADS[cell.load].check(cell)

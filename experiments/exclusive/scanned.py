@@ -23,10 +23,27 @@ SHOWN = (
 )
 
 
+def longest(cells):
+    """Of cells that differ by the length of their load alone, the long ones."""
+    long = {cell["load"].removesuffix("-long") for cell in cells.values() if cell["load"].endswith("-long")}
+    return {name: cell for name, cell in cells.items() if cell["load"] not in long}
+
+
+def cost(record):
+    """The scanner's part of a core, and in how many runs it did not run while was measured: what is measured may be
+    shorter than the time between two scans."""
+    runs = [run["scanner_share"] for run in record.get("runs", [derive.figures(record)])]
+    idle = sum(1 for share in runs if not share)
+    if idle == len(runs):
+        return "no scan in what was measured"
+    text = derive.with_spread(record, "scanner_share", lambda v: percent(v, 2))
+    return f"{text}, none in {idle} of {len(runs)} runs" if idle else text
+
+
 def section(cells):
     """Pages held twice, by arm, and what the scanner did and cost, of all cells that have such an arm."""
     lines = []
-    for name, cell in cells.items():
+    for name, cell in longest(cells).items():
         arms = derive.measured_arms(cell)
         if not BESIDE.keys() & arms.keys():
             continue
@@ -44,7 +61,7 @@ def section(cells):
                     derive.with_spread(record, "twice_share", percent),
                     derive.with_spread(record, "scrubbed", lambda v: f"{v:,.0f}") if on else "off",
                     f"{done.get('passes', 0):,}" if on else "off",
-                    derive.with_spread(record, "scanner_share", lambda v: percent(v, 2)) if on else "off",
+                    cost(record) if on else "off",
                     derive.with_spread(record, "cpu_share", percent),
                 ]
             )  # fmt: skip
@@ -75,11 +92,10 @@ def section(cells):
 def shares(cells, load):
     """The scanner's part of a core on a load, for the table beside Singleton's figures."""
     found = []
-    for cell in cells.values():
-        if cell["load"] == load and cell["zeroing"] and not cell["mglru"]:
+    for cell in longest(cells).values():
+        if cell["load"].removesuffix("-long") == load and cell["zeroing"] and not cell["mglru"]:
             for key in BESIDE:
                 record = derive.measured_arms(cell).get(key)
                 if record:
-                    share = derive.with_spread(record, "scanner_share", lambda v: percent(v, 2))
-                    found.append(f"{record['title']} {share} (N = {cell['n']:g})")
+                    found.append(f"{record['title']} {cost(record)} (N = {cell['n']:g})")
     return "; ".join(found) or "not measured: the scanner was off in every arm"

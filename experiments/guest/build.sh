@@ -6,7 +6,8 @@
 #   workload     the same static program, for the host to make data files with
 #   iolog.so     what the laboratory loads into qemu-storage-daemon to see single transfers
 #   slowdisk.so  what it loads into nbdkit to make a disk slow (--libraries: these two, and nothing else)
-#   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
+#   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4 and e2fsck with their libraries, for tests
+#   initramfs-fio    (--tools) initramfs, and the host's fio, whose libraries take 80 MB: guests without it boot in less time
 #   initramfs-crypt  (--tools) initramfs, and dmsetup and the modules that encrypt a disk, for tests
 #   vmlinuz-backports, initramfs-backports, qemu-backports  (--backports) the newer kernel of Debian's backports, which has ublk, its
 #                modules, and the QEMU of backports: Debian 12's own emulates wrongly what that kernel needs
@@ -118,11 +119,15 @@ with_programs() { # NAME PROGRAM...
     mv "initramfs-$name.new" "initramfs-$name"
 }
 
-if [ "${1:-}" = --tools ] && stale initramfs-tools initramfs; then
+if [ "${1:-}" = --tools ] && stale initramfs-tools initramfs "$here/build.sh"; then
     rm -rf root-tools && mkdir -p root-tools/etc
     : >root-tools/etc/mke2fs.conf
     cp /etc/mke2fs.conf root-tools/etc/ 2>/dev/null || true
-    with_programs tools mkfs.ext4 e2fsck fio
+    with_programs tools mkfs.ext4 e2fsck
+fi
+if [ "${1:-}" = --tools ] && stale initramfs-fio initramfs "$here/build.sh"; then
+    rm -rf root-fio
+    with_programs fio fio
 fi
 if [ "${1:-}" = --tools ] && stale initramfs-crypt initramfs; then
     rm -rf root-crypt && mkdir -p root-crypt/lib/modules

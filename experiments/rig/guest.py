@@ -24,9 +24,9 @@ BUILT = ROOT / "build" / "guest"
 
 
 def build(tools=False, *, is_guest=True, backports=False):
-    """Makes kernel and initramfs if they are missing or old; with `tools`, those with mkfs.ext4, e2fsck and fio, and
-    with dm-crypt, too; with `backports`, the newer kernel, which has ublk. Without guests, only what makes a disk slow
-    and what logs transfers."""
+    """Makes kernel and initramfs if they are missing or old; with `tools`, those with mkfs.ext4 and e2fsck, with fio
+    and with dm-crypt, too; with `backports`, the newer kernel, which has ublk. Without guests, only what makes a disk
+    slow and what logs transfers."""
     script = ROOT / "experiments" / "guest" / "build.sh"
     option = ["--tools"] if tools else ["--backports"] if backports else [] if is_guest else ["--libraries"]
     done = subprocess.run([script, *option], stdin=subprocess.DEVNULL)

@@ -213,12 +213,14 @@ class Undercroft(Serving):
         self, memory_bytes, logs, image_format="qcow2", limited=True, disk_options="", reconnect=False,
         store_bytes=None,
         daemon_options="",
+        store_options="",
     ):  # fmt: skip
         super().__init__(memory_bytes, logs, image_format)
         self.store_bytes = store_bytes or memory_bytes - (PROGRAM_BYTES if limited else 0)
         self.limited = limited
         self.disk_options = disk_options
         self.daemon_options = daemon_options
+        self.store_options = store_options
         self.reconnect = reconnect
         self.log = self.logs / "undercroft.log"
 
@@ -229,8 +231,8 @@ class Undercroft(Serving):
         self.config = self.run_dir / "demo.toml"
         self.control = self.run_dir / "control.sock"
         lines = [
-            f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir ='
-            f' "{self.run_dir}"\n{self.daemon_options}'
+            f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n{self.store_options}\n',
+            f'[daemon]\ncontrol = "{self.control}"\nruntime_dir = "{self.run_dir}"\n{self.daemon_options}',
         ]
         for i, disk in enumerate(disks):
             vm, name = self.names(i)

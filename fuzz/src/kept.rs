@@ -3,7 +3,7 @@
 //! Owns the target, never a parser. Invariant: as for all targets, a panic is a defect of the parser.
 
 use highway::{HighwayHash, HighwayHasher, Key};
-use undercroft_cache::{KeptBlock, KeptDisk, KeptList};
+use undercroft_cache::{KeptBlock, KeptBlocks, KeptDisk, KeptList};
 use undercroft_engine::Tier;
 
 /// Bytes of the sum at the end of a list.
@@ -17,7 +17,7 @@ fn written() -> Vec<u8> {
         size_bytes: 1 << 40,
         worker: n,
         image: (n == 1).then_some([7; KeptDisk::IMAGE_BYTES]),
-        blocks: blocks(3 * n),
+        kept: KeptBlocks { lead_bytes: 512 * n as u32, blocks: blocks(3 * n) },
     };
     KeptList { memory_bytes: 4 << 30, workers: 2, disks: vec![disk("web:root", 1), disk("db", 2)] }.encode()
 }
@@ -47,7 +47,7 @@ pub fn kept_list(data: &[u8]) {
 
 fn read(bytes: &[u8]) {
     let Ok(list) = KeptList::decode(bytes) else { return };
-    assert!(list.disks.iter().map(|d| d.blocks.len()).sum::<usize>() <= bytes.len(), "more blocks than bytes");
+    assert!(list.disks.iter().map(|d| d.kept.blocks.len()).sum::<usize>() <= bytes.len(), "more blocks than bytes");
     assert_eq!(list.encode(), bytes, "a list is taken that is not what it is written as");
 }
 

@@ -54,8 +54,8 @@ def undercroft(scratch):
 
 @pytest.fixture
 def boot(scratch, accel):
-    """boot(daemon, **options): a guest on the daemon's first disk, or its first `disks`, with mkfs.ext4, e2fsck and fio
-    in it unless told otherwise; ended after the test."""
+    """boot(daemon, **options): a guest on the daemon's first disk, or its first `disks`, with mkfs.ext4 and e2fsck in
+    it unless told otherwise; ended after the test."""
     started = []
 
     def start(daemon, disks=1, **options):

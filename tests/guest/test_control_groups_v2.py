@@ -7,9 +7,6 @@ tested there are this machine's programs, on control groups of the guest's kerne
 import pytest
 from harness.inside import MOUNTED, Inside
 
-# A guest of 2 GiB on two processors.
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory, accel):
@@ -23,17 +20,20 @@ def inside(tmp_path_factory, accel):
 LONG_S, SHORT_S = 1800, 600
 
 
+@pytest.mark.long  # version 1, which this machine may have, is tested each time
 def test_copies_to_guests_that_are_not_preallocated_stop_where_there_is_no_room(inside):
     """Requests wait when the group is full, they say so, they go on when there is room, and nothing is killed."""
     inside.test("test_bad_front_ends.py -k preallocated", SHORT_S)
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_the_limit_with_the_least_left_counts(inside):
     """That of a group further up, and `memory.high`: the store stays below it, status names it."""
     inside.test("test_control_groups.py -k 'further_up or high'", SHORT_S)
 
 
+@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("what", ["test_pressure.py", "test_control_groups.py"])
 def test_everything_about_limits(inside, what):

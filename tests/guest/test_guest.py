@@ -6,6 +6,7 @@ import signal
 import threading
 
 import pytest
+from harness.daemon import Successor
 from rig import process
 
 LONG = bool(os.environ.get("UNDERCROFT_LONG"))
@@ -58,7 +59,7 @@ def check_image(disk):
     assert "files" in e2fsck
 
 
-@pytest.mark.parametrize("disk", ["raw", "qcow2"], indirect=True)
+@pytest.mark.parametrize("disk", [pytest.param("raw", marks=pytest.mark.long), "qcow2"], indirect=True)
 def test_file_system_survives_resizing_and_policy_switches(disk, undercroft, boot):
     """mkfs, files, checksums, a random write storm, unmount, fsck, mount again: while cache size and policy change."""
     daemon = undercroft(disk)
@@ -105,7 +106,7 @@ def test_file_system_survives_resizing_and_policy_switches(disk, undercroft, boo
 def test_fio_verifies_random_block_sizes(disk, undercroft, boot):
     """fio in the guest writes blocks of 512 B to 128 KiB at random places, 16 at a time, and reads every one back."""
     daemon = undercroft(disk)
-    guest = boot(daemon)
+    guest = boot(daemon, initramfs="initramfs-fio")
     size = "192m" if LONG else "24m"
     with Unrest(daemon) as unrest:
         guest.run(
@@ -222,12 +223,18 @@ def test_what_a_guest_held_is_copied_when_it_reboots(disk, undercroft, boot):
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
 def test_file_system_of_small_blocks_is_kept_exclusive(disk, undercroft, boot):
     """A file in a file system of 1 KiB blocks, whose pages begin 1 KiB after blocks of the disk: less is read from the
-    disk with an exclusive cache than with an inclusive one, and every page that is kept is compared with the image."""
+    disk with an exclusive cache than with an inclusive one, and every page that is kept is compared with the image.
+    What is cached then is still right where another process goes on with it (`undercroft upgrade`)."""
     process.run(["/usr/sbin/mkfs.ext4", "-q", "-F", "-b", "1024", disk], "mkfs.ext4 on the host")
     size, ops = 176 << 20, 200_000 if LONG else 20_000
     read = {}
     for mode in "off", "auto":
-        daemon = undercroft(disk, daemon_options="check_captures = true\n", disk_options=f'exclusive = "{mode}"\n')
+        daemon = undercroft(
+            disk,
+            daemon_options="check_captures = true\n",
+            store_options="keep = true\n",
+            disk_options=f'exclusive = "{mode}"\n',
+        )
         guest = boot(daemon, ram_mib=160, initramfs="initramfs")
         guest.run("mount -t ext4 -o noatime /dev/vda /mnt")
         if mode == "off":
@@ -240,6 +247,10 @@ def test_file_system_of_small_blocks_is_kept_exclusive(disk, undercroft, boot):
         status = daemon.status()["disks"][0]
         assert events[-1] == {"event": "checked", "blocks": size // 4096}
         read[mode] = status["counters"]["backend_read_bytes"] - before
+        if mode == "auto":
+            daemon.process = Successor.of(daemon.process, lambda: daemon.ctl("upgrade"))
+            assert daemon.status()["disks"][0]["cache"]["cached_bytes"] > 4 << 20
+            assert list(guest.events(f"{load} --rng 8 --check-all", 900))[-1]["event"] == "checked"
         guest.run("umount /mnt", 120)
         guest.power_off()
         daemon.__exit__()

@@ -69,6 +69,7 @@ def test_a_small_cell(scratch, accel):
     assert left_behind(scratch) == []
 
 
+@pytest.mark.long
 def test_a_small_cell_on_slow_disks(scratch, accel):
     """Two waits in one run: the disk's own count is what the arms were counted, the guest's cache outlives the first
     part, and an arm that speaks NBD to the disk itself saves what one on the block device does."""

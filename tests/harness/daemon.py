@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +55,14 @@ class Successor:
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl")
 
+    @classmethod
+    def of(cls, before, upgrade: Callable[[], str]) -> "Successor":
+        """The process that `upgrade` says serves from now on; the one before it has ended in order."""
+        cls.take_in()
+        after = cls(int(upgrade().split()[1]))
+        assert before.wait(STOPS_WITHIN_S) == 0, "the process before has not ended in order"
+        return after
+
     def poll(self) -> int | None:
         if self.returncode is None:
             try:
@@ -78,6 +87,9 @@ class Successor:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
 
 class Daemon:
@@ -208,10 +220,7 @@ tcp = "127.0.0.1:0"
 
     def upgrade(self) -> None:
         """`undercroft upgrade`; the process is another one then."""
-        Successor.take_in()
-        said = self.call("upgrade").stdout
-        before, self.process = self.process, Successor(int(said.split()[1]))
-        assert before.wait(STOPS_WITHIN_S) == 0, self.log()
+        self.process = Successor.of(self.process, lambda: self.call("upgrade").stdout)
 
     def rss(self, kind: str = "VmRSS") -> int:
         """Resident memory in bytes."""

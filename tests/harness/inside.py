@@ -125,6 +125,8 @@ class Inside:
             "UNDERCROFT_PATIENCE": "1" if self.accel == "kvm" else "10",
             "UNDERCROFT_DRIVER_PROGRAM": f"{REPOSITORY}/undercroft-driver",
         }
+        if at_length := os.environ.get("UNDERCROFT_LONG"):
+            environment["UNDERCROFT_LONG"] = at_length
         words = " ".join(f"{k}={v}" for k, v in environment.items())
         python = os.path.realpath(sys.executable)
         pytest_ = f"{python} -m pytest -rs -v --color=no -p no:cacheprovider --durations=8 {REPOSITORY}/tests/{what}"

@@ -148,6 +148,8 @@ pub enum Bug {
     BelowBaseOutlivesChange,
     /// What the SSD store has of a disk is known as its base's, though it may come from a guest.
     BelowTakenForBase,
+    /// What a pool gives up of another disk is offered to an SSD by numbers that are not the image's.
+    BelowNumbersTakenForOwn,
     /// A write that is installed in steps ends with the first of them.
     RestOfWriteForgotten,
     /// Those who wait until there is room among the waiters of a read are not woken.
@@ -183,6 +185,10 @@ pub enum Bug {
     OffsetKeepsCache,
     /// The same changes while requests are under way.
     OffsetWhileBusy,
+    /// Another process goes on with what is cached, and counts blocks from the first byte.
+    OffsetNotKept,
+    /// A write that pauses when it is its turn to take frames goes behind those who wait for frames.
+    PausedLosesPlace,
     /// A request waits for as many frames as it can use, which its disk may never have.
     WaitsForTooMuch,
     /// Frames of a read that has come count no more before each has its place.
@@ -253,7 +259,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 107] = [
+    pub const ALL: [Bug; 110] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -311,6 +317,7 @@ impl Bug {
         Bug::BelowKeepsLost,
         Bug::BelowBaseOutlivesChange,
         Bug::BelowTakenForBase,
+        Bug::BelowNumbersTakenForOwn,
         Bug::RestOfWriteForgotten,
         Bug::CrowdForgotten,
         Bug::LoanKept,
@@ -328,6 +335,8 @@ impl Bug {
         Bug::RunPagesAssumed,
         Bug::OffsetKeepsCache,
         Bug::OffsetWhileBusy,
+        Bug::OffsetNotKept,
+        Bug::PausedLosesPlace,
         Bug::WaitsForTooMuch,
         Bug::PlacedBeforeTime,
         Bug::SsdStampNotCompared,

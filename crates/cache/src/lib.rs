@@ -20,7 +20,7 @@ pub use fault_injection::NoFaults;
 pub use store::ssd;
 pub use types::{
     AddDiskError, Base, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState,
-    Extent, Found, FramesIn, Geometry, GroupId, Io, IoDone, IoError, IoKind, IoNeeds, IoTarget, KeptBlock, KeptDisk,
-    KeptList, LayerId, Lost, MemoryId, Op, OpId, PartStats, Paused, PoolStats, ReqId, Request, SetPartsError, Shared,
-    SharingDomainReport, UnusableList,
+    Extent, Found, FramesIn, Geometry, GroupId, Io, IoDone, IoError, IoKind, IoNeeds, IoTarget, KeptBlock, KeptBlocks,
+    KeptDisk, KeptList, LayerId, Lost, MemoryId, Op, OpId, PartStats, Paused, PoolStats, ReqId, Request, SetPartsError,
+    Shared, SharingDomainReport, UnusableList,
 };

@@ -19,8 +19,8 @@ pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta that a disk may have in a turn if no other disk has had work of late: with a neighbour that asks for
 /// something now and then, and sleeps between, it has one, since a worker hears of what sleeps between two turns.
 pub const ALONE_QUANTA: i64 = 4;
-/// Bytes of long replies that are sent at once where others may wait: some 10 to 30 us.
-pub const SEND_BYTES: usize = 32 * 1024;
+/// Bytes of long replies that are sent at once where others may wait: some 5 to 15 us.
+pub const SEND_BYTES: usize = 16 * 1024;
 /// The same for a disk that has had the worker for itself: fewer calls.
 pub const LONE_SEND_BYTES: usize = 256 * 1024;
 /// With more disks than this that want little, they are looked at once in a turn.

@@ -1,10 +1,14 @@
 //! Frames: 4 KiB pages of memory that belong to the cache alone, handed out as unique handles, or shared for reading.
 //!
-//! Owns the address range they come from. Never hands the same page out twice, and never unmaps a range: a handle
-//! stays valid for the life of the process. Invariant: `issued + free <= reserved`, and a page is either behind
-//! exactly one `Frame`, or behind as many `Held` as its arena counts and immutable, or on its arena's free list.
+//! Owns the address range they come from. Never hands the same page out twice, and never unmaps a range of which a page
+//! is out: a handle stays valid for the life of the process. Invariant: `issued + free <= reserved`, and a page is
+//! either behind exactly one `Frame`, or behind as many `Held` as its arena counts and immutable, or on its arena's
+//! free list.
+
+mod mapping;
 
 use crate::shared_memory::SharedMemory;
+use mapping::{bytes_of, release, reserve, unmap};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -18,7 +22,7 @@ pub const FRAME_BYTES: usize = 4096;
 /// a debug build says so by panicking.
 pub struct Frame(NonNull<[u8; FRAME_BYTES]>);
 
-// SAFETY: a `Frame` is the only handle to its page, like a `Box`, and the page is never unmapped.
+// SAFETY: a `Frame` is the only handle to its page, like a `Box`, and the page is not unmapped while it is out.
 unsafe impl Send for Frame {}
 // SAFETY: a shared `Frame` gives shared access only.
 unsafe impl Sync for Frame {}
@@ -27,7 +31,7 @@ impl Frame {
     /// The page's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8; FRAME_BYTES] {
-        // SAFETY: the page is mapped for the life of the process, initialised (zeroed by the kernel), and this
+        // SAFETY: the page is mapped as long as it is out, initialised (zeroed by the kernel), and this
         // handle is the only one to it, so `&self` bounds every shared reference.
         unsafe { self.0.as_ref() }
     }
@@ -76,7 +80,7 @@ pub fn empty_slots(len: usize, room: usize) -> Vec<Option<Held>> {
     unsafe { Vec::from_raw_parts(at.cast(), len, room) }
 }
 
-// SAFETY: the page behind a `Held` is not written while any handle to it exists, and is never unmapped.
+// SAFETY: the page behind a `Held` is not written while any handle to it exists, and is not unmapped while it is out.
 unsafe impl Send for Held {}
 // SAFETY: it gives shared access only.
 unsafe impl Sync for Held {}
@@ -440,64 +444,43 @@ impl Arena {
     }
 }
 
+impl Drop for Arena {
+    /// The address space goes back where every page has come back; where one is still out, it stays mapped for ever.
+    fn drop(&mut self) {
+        if self.available() == self.reserved {
+            unmap(self.base, self.reserved);
+        }
+    }
+}
+
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Arena").field("reserved", &self.reserved).field("available", &self.available()).finish()
     }
 }
 
-#[cfg(not(miri))]
-fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
-    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
-    let p = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if p == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the range was just mapped; the advice changes neither content nor protection. Its failure is harmless.
-    unsafe { libc::madvise(p, bytes, libc::MADV_DONTDUMP) };
-    NonNull::new(p.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))
-}
-
-#[cfg(miri)]
-fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
-    let layout = std::alloc::Layout::from_size_align(bytes, FRAME_BYTES).map_err(io::Error::other)?;
-    // SAFETY: the layout is not empty, since an arena has at least one frame.
-    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(|| io::Error::other("out of memory"))
-}
-
-/// Bytes of so many frames, if there can be so many.
-fn bytes_of(frames: usize) -> io::Result<usize> {
-    let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let bytes = frames.checked_mul(FRAME_BYTES).ok_or_else(|| invalid("arena larger than the address space"))?;
-    u32::try_from(frames).map(|_| bytes).map_err(|_| invalid("an arena holds less than 16TiB"))
-}
-
-/// Gives the memory of `pages` neighbours back, `first` and those after it.
-fn release(first: NonNull<[u8; FRAME_BYTES]>, pages: usize, shared: bool) {
-    #[cfg(not(miri))]
-    // SAFETY: the pages are behind no `Frame` and no `Held` (the caller took them from the free list), so nobody reads
-    // them; the kernel replaces them by zeroes.
-    unsafe {
-        // Of shared memory the mapping alone would go, and the pages stay.
-        let how = if shared { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
-        libc::madvise(first.as_ptr().cast(), pages * FRAME_BYTES, how);
-    }
-    #[cfg(miri)]
-    let _ = (first, pages, shared);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernel lets a process have 65,530 mappings unless told otherwise.
+    #[cfg(not(miri))]
+    #[test]
+    fn address_space_goes_back_with_the_last_page_and_stays_under_one_that_is_out() {
+        for _ in 0..70_000 {
+            let mut all_back = Arena::new_shared(2).expect("those before it are unmapped");
+            let page = all_back.take().unwrap();
+            all_back.freeze(true);
+            all_back.put(page);
+        }
+        for arena in [Arena::new, Arena::new_shared] {
+            let mut one_out = arena(2).unwrap();
+            let mut page = one_out.take().unwrap();
+            drop(one_out);
+            page.bytes_mut().fill(1);
+            std::mem::forget(page);
+        }
+    }
 
     #[test]
     fn a_shared_page_is_found_by_its_number_while_somebody_holds_it() {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use undercroft_study::sim::{Go, Reference};
 use undercroft_trace::info::Info;
-use undercroft_trace::options::{Csv, Event};
+use undercroft_trace::options::{Csv, Event, MemoryRecords};
 use undercroft_trace::synth::{Load, Pattern};
 use undercroft_trace::{
     Access, Blocks, Format, ReaderOptions, Summary, Tenants, TraceError, TraceReader, TraceRequest, Unit,
@@ -134,6 +134,7 @@ impl Source {
             lenient,
             ahead: true,
             event,
+            memory: MemoryRecords::default(),
             csv,
         };
         Ok(Self { name: path.display().to_string(), from: From::File { path, options: Box::new(options) } })

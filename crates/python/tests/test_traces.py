@@ -23,7 +23,7 @@ def test_a_file_is_read_as_it_was_written_compressed_or_not(tmp_path):
         assert trace.to_numpy("block").tolist() == BLOCKS
         assert trace.to_numpy("block").tolist() == BLOCKS, "a second pass begins at the beginning"
     assert [len(b["block"]) for b in trace.batches(4)] == [4, 2]
-    assert "u64le" in uc.formats() and len(uc.formats()) == 17
+    assert "u64le" in uc.formats() and len(uc.formats()) == 18
 
 
 def test_a_csv_file_with_a_map_of_columns_has_times_sizes_and_writes(tmp_path):

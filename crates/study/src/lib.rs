@@ -8,4 +8,5 @@
 
 pub mod curves;
 pub mod lab;
+pub mod processor;
 pub mod sim;

@@ -20,10 +20,13 @@ pub struct Campaign {
     pub core_ns: u128,
     /// What the runs come to.
     pub outcome: Outcome,
+    /// The programs that ran, the first one first: commit and its day. Without spaces at the end, commas or `-->`.
+    pub programs: Vec<String>,
 }
 
-/// Marks the line of the report that a campaign is read from.
+/// Mark the lines of the report that a campaign is read from.
 const STATE: &str = "<!-- state: ";
+const PROGRAMS: &str = "<!-- programs: ";
 
 /// Why a document has no campaign that could go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +43,13 @@ pub enum NoCampaign {
 }
 
 impl Campaign {
+    /// From now on it is this program that runs.
+    pub fn goes_on_with(&mut self, program: &str) {
+        if self.programs.last().is_none_or(|last| last != program) {
+            self.programs.push(program.to_string());
+        }
+    }
+
     /// Adds a run.
     pub fn add(&mut self, outcome: &Outcome) {
         self.seeds += 1;
@@ -70,10 +80,13 @@ impl Campaign {
         let _ = write!(
             out,
             "Made by `cargo run --release -p undercroft-testkit --bin sim -- --report FILE`; every seed from the first \
-             to the last ran {} steps, and none found anything wrong.\n\n\
+             to the last ran {} steps, and none found anything wrong. Program: {}.{}\n\n\
              | | |\n|---|---:|\n| seeds | {} |\n| the next seed | {} |\n| steps | {} |\n| requests answered | {} |\n\
              | processor time | {} s |\n| steps in a second of one processor | {} |\n\n",
             self.steps_of_run,
+            self.programs.join(", then "),
+            // A seed that finds something stops a campaign, which goes on from there when that is mended.
+            if self.programs.len() > 1 { " Earlier seeds were not run again with later ones." } else { "" },
             self.seeds,
             self.next_seed,
             o.steps,
@@ -114,7 +127,7 @@ impl Campaign {
             o.slowest
         );
         let numbers: Vec<String> = self.numbers().iter().map(u128::to_string).collect();
-        let _ = writeln!(out, "\n{STATE}{} -->", numbers.join(" "));
+        let _ = writeln!(out, "\n{STATE}{} -->\n{PROGRAMS}{} -->", numbers.join(" "), self.programs.join(", "));
         out
     }
 
@@ -123,11 +136,12 @@ impl Campaign {
     /// # Errors
     /// If it is not one, or one of another version of the simulation.
     pub fn parse(text: &str) -> Result<Self, NoCampaign> {
-        let line = text.lines().find_map(|l| l.strip_prefix(STATE)?.strip_suffix(" -->"));
-        let line = line.ok_or(NoCampaign::Missing)?;
+        let line_of = |mark| text.lines().find_map(|l| l.strip_prefix(mark)?.strip_suffix(" -->"));
+        let line = line_of(STATE).ok_or(NoCampaign::Missing)?;
         let numbers: Option<Vec<u128>> = line.split(' ').map(|n| n.parse().ok()).collect();
         let mut numbers = numbers.ok_or(NoCampaign::NotNumbers)?.into_iter();
-        let mut campaign = Self::default();
+        let programs = line_of(PROGRAMS).ok_or(NoCampaign::OtherVersion)?.split(", ");
+        let mut campaign = Self { programs: programs.map(str::to_string).collect(), ..Self::default() };
         let size = campaign.numbers().len();
         if numbers.len() != size {
             return Err(NoCampaign::OtherVersion);
@@ -170,6 +184,8 @@ mod tests {
         *o.coverage.cell(3, 0) = 5;
         *o.coverage.cell(4, COLUMNS.len()) = 6;
         c.add(&o);
+        ["a1 of Monday", "a1 of Monday", "b2 of Friday"].iter().for_each(|program| c.goes_on_with(program));
+        assert!(c.report().contains("a1 of Monday, then b2 of Friday. Earlier seeds"));
         assert_eq!(Campaign::parse(&c.report()), Ok(c.clone()));
         assert!(Campaign::parse("# something else").is_err());
         let cut = c.report().replace(STATE, "<!-- state: 1 ");

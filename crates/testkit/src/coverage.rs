@@ -64,10 +64,12 @@ pub enum Seen {
     Cool,
     /// Memory was given back.
     GiveBack,
+    /// Another process went on.
+    Successor,
 }
 
 /// The rows, by number.
-pub const ROWS: [Seen; 29] = {
+pub const ROWS: [Seen; 30] = {
     use Seen::*;
     [
         Hit,
@@ -99,6 +101,7 @@ pub const ROWS: [Seen; 29] = {
         Measure,
         Cool,
         GiveBack,
+        Successor,
     ]
 };
 
@@ -117,6 +120,8 @@ pub enum While {
     AfterReadFailed,
     /// A write failed not long ago.
     AfterWriteFailed,
+    /// The same, and a read has hit since.
+    AfterWriteFailedAndHit,
     /// It was invalidated not long ago.
     AfterInvalidate,
     /// It has a guest whose memory can be seen.
@@ -148,7 +153,7 @@ pub enum While {
 }
 
 /// The columns, by number.
-pub const COLUMNS: [While; 20] = {
+pub const COLUMNS: [While; 21] = {
     use While::*;
     [
         Reading,
@@ -157,6 +162,7 @@ pub const COLUMNS: [While; 20] = {
         Flushing,
         AfterReadFailed,
         AfterWriteFailed,
+        AfterWriteFailedAndHit,
         AfterInvalidate,
         Guest,
         TwoDisks,
@@ -301,6 +307,7 @@ pub const RARE: &[(Seen, While)] = {
         (S::FlushFailed, W::Writing),
         (S::Capture, W::Writing),
         (S::Capture, W::AfterWriteFailed),
+        (S::Capture, W::AfterWriteFailedAndHit),
         (S::Capture, W::AfterInvalidate),
         (S::Capture, W::TwoDisks),
         (S::Capture, W::Base),

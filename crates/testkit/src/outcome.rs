@@ -73,6 +73,12 @@ pub struct Outcome {
     pub linked: u64,
     /// See `below`.
     pub recovered: u64,
+    /// Blocks that another process went on with.
+    pub taken_over: u64,
+    /// Disks whose image was written down in the SSD store after they had gone.
+    pub written_down: u64,
+    /// SSD stores that it went on with.
+    pub adopted: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -169,6 +175,9 @@ impl Outcome {
         self.late += o.late;
         self.linked += o.linked;
         self.recovered += o.recovered;
+        self.taken_over += o.taken_over;
+        self.adopted += o.adopted;
+        self.written_down += o.written_down;
         self.coverage.add(&o.coverage);
     }
 
@@ -191,8 +200,9 @@ impl Outcome {
         assert!(self.offset > 0, "no disk's blocks began where pages do: {self:?}");
         assert!(self.opaque > 0, "no disk was found to be opaque: {self:?}");
         assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
-        let below = [self.below, self.late, self.recovered];
+        let below = [self.below, self.late, self.recovered, self.adopted, self.written_down];
         assert!(below.iter().all(|&n| n > 0), "the SSD store was of no use: {self:?}");
+        assert!(self.taken_over > 1000, "other processes went on with nothing: {self:?}");
         let missing = self.coverage.missing(RARE);
         assert!(missing.is_empty(), "the runs never came by {missing:?}:\n{}", self.coverage.table());
     }

@@ -18,6 +18,7 @@ mod rare;
 mod rest;
 mod setup;
 mod ssd;
+mod successor;
 
 use crate::coverage::{Seen, While};
 pub use crate::outcome::Outcome;
@@ -157,6 +158,9 @@ pub(crate) struct Sim<P: FaultInjection> {
     extras: Extras,
     /// The SSD store below the core, in runs that have one.
     ssd: Option<SsdRun>,
+    /// Other processes go on with what is cached, in some runs. With numbers of its own, so that other runs are as they
+    /// were.
+    succession: Option<Rng>,
     /// Per disk: its hint, whether its guest is scanned, and since when it is measured.
     hinted: Vec<Hint>,
     scanned: Vec<bool>,
@@ -238,6 +242,7 @@ impl<P: FaultInjection> Sim<P> {
         self.change_pools();
         self.tell_late();
         self.step_ssd();
+        self.succeed();
         if (self.extras.opaque || self.extras.offsets.is_some()) && self.steps.is_multiple_of(16) {
             // A page is copied only once the content of its block has been hashed.
             self.spare();

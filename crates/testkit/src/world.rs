@@ -98,6 +98,8 @@ pub struct SimSide {
     pub conditions: Conditions,
     /// Operations delivered when it was last invalidated.
     pub invalidated: u64,
+    /// A read has hit since a write failed, not long ago.
+    hit_since_failed: bool,
     /// Its ports that have not been told yet that writes were lost.
     pub untold: Vec<u32>,
     /// When that was.
@@ -196,6 +198,7 @@ impl World {
                     work: 0,
                     conditions: Conditions::default(),
                     invalidated: 0,
+                    hit_since_failed: false,
                     untold: Vec::new(),
                     lost: 0,
                 }
@@ -367,7 +370,10 @@ impl World {
         c.set(While::Clearing, disk.has_under_way(clears));
         c.set(While::Flushing, disk.has_under_way(|io| io.kind == IoKind::Flush));
         c.set(While::AfterReadFailed, disk.failed_lately(RECENT, |f| f.kind == IoKind::Read));
-        c.set(While::AfterWriteFailed, disk.failed_lately(RECENT, |f| matches!(f.kind, IoKind::Write { .. })));
+        let failed = disk.failed_lately(RECENT, |f| matches!(f.kind, IoKind::Write { .. }));
+        let hit = failed && side.hit_since_failed;
+        c.set(While::AfterWriteFailed, failed);
+        c.set(While::AfterWriteFailedAndHit, hit);
         c.set(While::AfterInvalidate, side.invalidated > 0 && disk.deliveries - side.invalidated < RECENT);
         c.set(While::Guest, side.sees.is_some());
         let shared = self.sides.iter().filter(|s| s.guest_of == side.guest_of).count() > 1;
@@ -378,6 +384,7 @@ impl World {
         c.set(While::Sparse, !disk.space().is_dense());
         c.set(While::Bad, !disk.bad.is_empty());
         self.coverage.saw(what, c);
+        self.sides[d].hit_since_failed = failed && (hit || what == Seen::Hit);
     }
 
     /// Forgets failures of disks that no request under way has seen.

@@ -89,9 +89,14 @@ fn seeds_that_found_bugs_find_them_no_more() {
         (1_001_389, 3_000, "a slot without a frame ends the giving up"),
         // Of the model: a flush made it forget contents that a question for the allocation, asked before, had seen.
         (1_283, 20_000, "what was said to be zero had been"),
+        // A disk whose blocks begin elsewhere was in a pool; what another disk gave up of it came to the SSD store, and
+        // was taken for the block of that number after a start.
+        (14_182, 20_000, "blocks that a pool gives up are counted from the image's first byte"),
         // Of the judge: a read of forty blocks, among as many others as long, on a disk that serves two operations at a
         // time.
         (9_607, 20_000, "a long read among many waits for their turns"),
+        // A write paused whenever it was its turn to take frames, and reads that came later took them.
+        (19_393, 20_000, "who pauses keeps its place"),
         // Of the simulation: paused requests went on in any order at all, so that one was forgotten.
         (19_721, 20_000, "who was paused goes on"),
         // Of the judge: two blocks to zero, behind paused requests whose steps are 64 operations.

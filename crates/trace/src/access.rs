@@ -10,16 +10,19 @@ pub enum AccessKind {
     Read,
     /// Writes it.
     Write,
+    /// Executes it: the fetch of an instruction.
+    Fetch,
     /// The format does not say, or names another command.
     Unknown,
 }
 
 impl AccessKind {
-    /// Its name in tables and text formats: `read`, `write`, `unknown`.
+    /// Its name in tables and text formats: `read`, `write`, `fetch`, `unknown`.
     pub fn name(self) -> &'static str {
         match self {
             AccessKind::Read => "read",
             AccessKind::Write => "write",
+            AccessKind::Fetch => "fetch",
             AccessKind::Unknown => "unknown",
         }
     }

@@ -11,9 +11,9 @@ pub fn mixed(x: u64) -> u64 {
     finished(x.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The finalizer alone.
+/// The finalizer alone: 0 stays 0.
 #[inline]
-pub(crate) fn finished(mut x: u64) -> u64 {
+pub fn finished(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -5,6 +5,7 @@
 pub use crate::csv_map::{Column, Csv, CsvMapError};
 pub use crate::event::Event;
 use crate::format::Format;
+pub use crate::memory::{MemoryRecords, Modifies};
 
 /// How a trace is read. The default is strict, and finds the format out.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +29,8 @@ pub struct ReaderOptions {
     pub ahead: bool,
     /// blkparse and blktrace: which event of a request counts.
     pub event: Event,
+    /// Traces of memory: which records are read.
+    pub memory: MemoryRecords,
     /// Where the columns of a CSV file are.
     pub csv: Csv,
 }

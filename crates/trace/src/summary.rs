@@ -97,7 +97,7 @@ impl Summary {
                 c.accesses += count;
                 c.bytes = c.bytes.saturating_add(r.bytes);
                 match r.kind {
-                    AccessKind::Read => c.reads += 1,
+                    AccessKind::Read | AccessKind::Fetch => c.reads += 1,
                     AccessKind::Write => {
                         c.writes += 1;
                         c.bytes_written = c.bytes_written.saturating_add(r.bytes);

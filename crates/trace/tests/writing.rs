@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use samples::*;
 use std::path::Path;
 use undercroft_trace::merge::Order;
+use undercroft_trace::options::{MemoryRecords, Modifies};
 use undercroft_trace::recording::{Recording, Row};
 use undercroft_trace::synth::{Load, Pattern};
-use undercroft_trace::write::{Packing, Written};
+use undercroft_trace::write::{MemoryWriter, Packing, Written};
 use undercroft_trace::{
     AccessKind, Blocks, Format, Merge, ReaderOptions, Sample, Summary, Tenants, TraceError, TraceReader, TraceRequest,
     Writer,
@@ -118,7 +119,7 @@ proptest! {
                 wanted.extend(block.to_le_bytes());
                 if format == Format::Lcs {
                     let op = match r.kind {
-                        AccessKind::Read => 12u32,
+                        AccessKind::Read | AccessKind::Fetch => 12u32,
                         AccessKind::Write => 13,
                         AccessKind::Unknown => 0,
                     };
@@ -329,4 +330,58 @@ fn recordings_are_split_as_asked() {
         let options = ReaderOptions { block_bytes, ..ReaderOptions::default() };
         assert_eq!(TraceReader::open_with(&path, &options).expect("opens").count(), count);
     }
+}
+
+/// What Lackey says of a program, with words of Valgrind's and the program's between.
+const LACKEY: &[u8] =
+    b"==7== Lackey\nI  0401ab70,3\n S 1ffeffe7e,8\n M 0421,4\nhello\n L ffff00000010,16\nI  04,1\n L 3c,8\n";
+
+fn read_memory(path: &Path, format: Format, memory: MemoryRecords) -> Vec<(AccessKind, u64)> {
+    let options = ReaderOptions {
+        format: Some(format),
+        memory,
+        block_bytes: Some(64),
+        lenient: true,
+        ..ReaderOptions::default()
+    };
+    let all = TraceReader::open_with(path, &options).unwrap().map(|a| a.unwrap());
+    all.map(|a| (a.kind, a.block)).collect()
+}
+
+#[test]
+fn what_lackey_says_is_packed_and_read_as_the_text_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (text, packed) = (folder.path().join("t.lackey"), folder.path().join("t.memory.zst"));
+    std::fs::write(&text, LACKEY).unwrap();
+    let mut writer = MemoryWriter::create(&packed, Packing::of_path(&packed), false).unwrap();
+    let taken = LACKEY.split(|c| *c == b'\n').filter(|line| writer.line(line).unwrap()).count();
+    assert_eq!((taken, writer.records()), (6, 6));
+    assert!(!packed.exists(), "it is not whole yet");
+    assert_eq!(writer.finish().unwrap(), std::fs::metadata(&packed).unwrap().len());
+    for modifies in [Modifies::One, Modifies::Two] {
+        for (fetches, stores) in [(false, false), (true, false), (false, true), (true, true)] {
+            let memory = MemoryRecords { fetches, stores, modifies };
+            let of_text = read_memory(&text, Format::Lackey, memory);
+            assert_eq!(read_memory(&packed, Format::Memory, memory), of_text, "{memory:?}");
+            let instructions = of_text.iter().filter(|(kind, _)| *kind == AccessKind::Fetch).count();
+            assert_eq!(instructions, if fetches { 2 } else { 0 });
+        }
+    }
+    // Loads are at 0xffff00000010, at 0x421 (which stores, too), and across a border of lines.
+    let loads: Vec<u64> = read_memory(&packed, Format::Memory, MemoryRecords::LOADS).iter().map(|a| a.1).collect();
+    assert_eq!(loads, [0x421 / 64, 0xffff_0000_0010 / 64, 0, 1]);
+}
+
+/// A file that has a great many records in a row that are not asked for has not ended there.
+#[test]
+fn records_that_are_passed_over_are_not_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.memory");
+    let mut writer = MemoryWriter::create(&path, Packing::None, false).unwrap();
+    for n in 0..100_000u32 {
+        assert!(writer.line(format!(" S {n:x},4").as_bytes()).unwrap());
+    }
+    assert!(writer.line(b" L 40,4").unwrap());
+    writer.finish().unwrap();
+    assert_eq!(read_memory(&path, Format::Memory, MemoryRecords::LOADS), [(AccessKind::Read, 1)]);
 }

@@ -2,12 +2,12 @@
 //!
 //! Owns the way out of one core and into another. Never reads a frame. What goes is listed by the disks in the order in
 //! which their blocks would be evicted; what else a policy knows (ghosts, frequencies), hashes of contents, guests'
-//! tables and what disks share is learned again. Invariants: while a core is frozen its frames are neither taken nor
-//! given back; a frame that was left is in one slot at most.
+//! tables and what disks share is learned again. Invariants: blocks have the same numbers in both; while a core is
+//! frozen its frames are neither taken nor given back; a frame that was left is in one slot at most.
 
 use super::Core;
 use crate::fault_injection::FaultInjection;
-use crate::types::{DiskId, KeptBlock};
+use crate::types::{DiskId, KeptBlocks};
 use undercroft_host::SharedMemory;
 
 impl<P: FaultInjection> Core<P> {
@@ -23,13 +23,14 @@ impl<P: FaultInjection> Core<P> {
 
     /// The cached blocks of a disk, those first that would go first. What it holds must not change until another
     /// process has gone on with it: nothing may be under way, and nothing come.
-    pub fn kept(&mut self, id: DiskId) -> Vec<KeptBlock> {
+    pub fn kept(&mut self, id: DiskId) -> KeptBlocks {
         self.bring_index(id);
-        self.disk(id).map_or_else(Vec::new, |d| d.kept(&self.arena))
+        self.disk(id).map_or_else(KeptBlocks::default, |d| d.kept(&self.arena))
     }
 
     /// Has a disk that is idle cache what another process has left of it, where slots are free. How many blocks.
-    pub fn restore(&mut self, id: DiskId, kept: &[KeptBlock]) -> u64 {
+    /// 0 where the disk cannot count its blocks as that process did.
+    pub fn restore(&mut self, id: DiskId, kept: &KeptBlocks) -> u64 {
         let mut count = 0;
         self.with_disk(id, |d, arena| count = d.restore(kept, arena));
         count

@@ -40,8 +40,10 @@ impl<P: FaultInjection> Core<P> {
     pub fn use_ssd(&mut self, id: DiskId, known: &Known) -> Result<Option<Kept>, TooManyOwners> {
         let Some(disk) = self.disk(id) else { return Ok(None) };
         let (whole, changing, group) = (disk.whole_blocks(), disk.changing(), disk.group());
+        let is_displaced = disk.is_displaced();
         let Some(tier) = self.arena.tier_mut() else { return Ok(None) };
         let kept = tier.attach(id, known, whole, group)?;
+        tier.set_displaced(id, is_displaced);
         // What is being changed must not be admitted before that has ended.
         changing.into_iter().for_each(|(first, end)| tier.change_begins(id, first, end));
         Ok(Some(kept))
@@ -71,8 +73,14 @@ impl<P: FaultInjection> Core<P> {
     /// The disk uses the store, which another process has told, as it did there: nothing has changed its image in
     /// between. False if that cannot be; then it is as if it had not used it.
     pub fn adopt_ssd(&mut self, id: DiskId, as_before: &SsdUse) -> bool {
-        let Some((whole, group)) = self.disk(id).map(|disk| (disk.whole_blocks(), disk.group())) else { return false };
-        self.arena.tier_mut().is_some_and(|tier| tier.adopt(id, as_before, whole, group))
+        let Some(disk) = self.disk(id) else { return false };
+        let (whole, group, is_displaced) = (disk.whole_blocks(), disk.group(), disk.is_displaced());
+        let Some(tier) = self.arena.tier_mut() else { return false };
+        let is_adopted = tier.adopt(id, as_before, whole, group);
+        if is_adopted {
+            tier.set_displaced(id, is_displaced);
+        }
+        is_adopted
     }
 
     /// The same for the base that the disk stands on, of which this is known now.

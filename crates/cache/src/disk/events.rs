@@ -160,6 +160,15 @@ impl<P: FaultInjection> Disk<P> {
         cx.fx.paused(self.requests[rec].req.id, Paused { disk: self.settings.id(), rec });
     }
 
+    /// The same of one that has not taken its frames yet: whoever waits for frames behind it does not pass.
+    #[cold]
+    pub(super) fn pause_in_line<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        self.pause(rec, cx);
+        if !self.faults.has(Bug::PausedLosesPlace) {
+            self.requests.pause_in_line(rec);
+        }
+    }
+
     /// Whether request `rec` waits to be resumed.
     pub(crate) fn is_paused(&self, rec: u32) -> bool {
         self.requests.is_paused(rec)
@@ -211,6 +220,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Goes on with a request.
     pub(crate) fn drive<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         let begins = self.requests.unpark(rec);
+        let is_held = self.requests.serve_held(rec);
         match self.requests[rec].req.op {
             Op::Read => self.drive_read(rec, cx),
             _ if self.requests[rec].drops != Drops::Nothing => self.drop_more(rec, cx),
@@ -227,6 +237,9 @@ impl<P: FaultInjection> Disk<P> {
                 self.drive_discard(rec, cx);
             }
             Op::Flush | Op::Status => self.finish(rec, cx),
+        }
+        if is_held {
+            self.requests.served();
         }
         self.note_loan(cx.arena);
     }

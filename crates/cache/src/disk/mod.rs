@@ -179,9 +179,9 @@ impl<P: FaultInjection> Disk<P> {
         self.settings.blocks()
     }
 
-    /// Its blocks but for a last one that is partial.
+    /// Blocks of the image, as they are counted from its first byte, but for a last one that is partial.
     pub(crate) fn whole_blocks(&self) -> u64 {
-        self.settings.size() / B
+        (self.settings.size() - self.settings.lead()) / B
     }
 
     /// How many more requests may be under way.

@@ -12,6 +12,7 @@ use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::ram::Store;
 use crate::types::{Effects, IoKind, Op, Request};
+use undercroft_engine::ExclusiveMode;
 use undercroft_host::IoBuf;
 
 /// Pages that lie across blocks, all in the same way, before blocks are counted otherwise; twice as many after each
@@ -51,6 +52,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Where blocks begin, in bytes after each multiple of 4096.
     pub(super) fn block_offset(&self) -> u32 {
         ((B - self.settings.lead()) % B) as u32
+    }
+
+    /// Whether the first block does not begin with the image's first byte.
+    pub(crate) fn is_displaced(&self) -> bool {
+        self.settings.lead() != 0
     }
 
     /// Whether blocks are to be counted otherwise once nothing is under way.
@@ -102,10 +108,32 @@ impl<P: FaultInjection> Disk<P> {
             if !self.faults.has(Bug::OffsetKeepsCache) {
                 self.invalidate(arena);
             }
-            self.settings.set_lead(lead);
+            self.set_lead(lead, arena);
         }
         let changes = (self.offset.changes + 1).min(CHANGES_MAX);
         self.offset = Offset { changes, since: self.side.transfers().unwrap_or(0), ..Offset::default() };
+    }
+
+    fn set_lead(&mut self, lead: u64, arena: &mut Store) {
+        self.settings.set_lead(lead);
+        if let Some(tier) = arena.tier_mut() {
+            tier.set_displaced(self.settings.id(), lead != 0);
+        }
+    }
+
+    /// Counts blocks as another process did, before anything is cached of the disk. Whether that can be.
+    pub(super) fn count_from(&mut self, lead: u64, arena: &mut Store) -> bool {
+        if lead == self.settings.lead() {
+            return true;
+        }
+        // One that does not follow its guest's pages would never count otherwise again.
+        let follows = self.exclusive_mode() != ExclusiveMode::Off;
+        let is_new = follows && self.is_idle() && self.own_count() == 0 && !self.has_base();
+        let fits = lead < B && lead.is_multiple_of(self.settings.align().max(SECTOR));
+        if is_new && fits {
+            self.set_lead(lead, arena);
+        }
+        is_new && fits
     }
 
     /// Where on the disk an operation is. One that would read the lead reads what comes after it.

@@ -2,8 +2,9 @@
 //!
 //! Owns the records of requests, and who is next. Never serves a request, never answers one.
 //! Invariants: a request is in at most one queue, the one for what it waits for; requests that wait for frames get them
-//! in order of arrival, but for the one that is being served; `pending` of a request is the number of operations it
-//! owns plus the reads it has joined, and its record is removed only when that is 0.
+//! in order of arrival, but for the one that is being served, which keeps its place if it pauses; `pending` of a
+//! request is the number of operations it owns plus the reads it has joined, and its record is removed only when that
+//! is 0.
 
 use super::B;
 use super::reads::waiters::NONE;
@@ -100,6 +101,8 @@ pub(super) struct Requests {
     starved: VecDeque<u32>,
     /// The one of those that is being served: it alone may pass the others.
     served: Option<u32>,
+    /// One that paused while it was being served: it has not taken its frames yet, and nobody is served before it.
+    held: Option<u32>,
     /// Reads that wait for a change to end, or for a read of their block that many have joined.
     blocked: Vec<u32>,
     recs: Slab<Rec>,
@@ -112,6 +115,7 @@ impl Requests {
             ready: VecDeque::new(),
             starved: VecDeque::new(),
             served: None,
+            held: None,
             blocked: Vec::new(),
             recs: Slab::new(max),
         }
@@ -179,6 +183,14 @@ impl Requests {
         self.recs[rec].parked = Parked::Paused;
     }
 
+    /// The same; one that is being served keeps its place until then.
+    pub(super) fn pause_in_line(&mut self, rec: u32) {
+        self.pause(rec);
+        if self.served == Some(rec) {
+            self.held = Some(rec);
+        }
+    }
+
     /// Whether the request waits to be resumed.
     pub(super) fn is_paused(&self, rec: u32) -> bool {
         self.recs.get(rec).is_some_and(|r| r.parked == Parked::Paused)
@@ -226,7 +238,7 @@ impl Requests {
 
     /// Whether nobody waits for frames in front of the request.
     pub(super) fn is_first_in_line(&self, rec: u32) -> bool {
-        self.starved.is_empty() || self.served == Some(rec)
+        self.starved.is_empty() && self.held.is_none() || self.served == Some(rec)
     }
 
     // ---- going on ----
@@ -242,13 +254,26 @@ impl Requests {
         std::mem::replace(&mut self.recs[rec].parked, Parked::No) == Parked::Overlapped
     }
 
+    /// One that has kept its place is being served again, until [`Requests::served`]: whether the request is that.
+    pub(super) fn serve_held(&mut self, rec: u32) -> bool {
+        let is_held = self.held == Some(rec);
+        if is_held {
+            self.served = self.held.take();
+        }
+        is_held
+    }
+
     /// The next one that can go on.
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
 
-    /// The first of those that wait for frames: it is being served until [`Requests::served`].
+    /// The first of those that wait for frames: it is being served until [`Requests::served`]. None while one that has
+    /// paused keeps its place.
     pub(super) fn serve_next(&mut self) -> Option<u32> {
+        if self.held.is_some() {
+            return None;
+        }
         let rec = self.starved.pop_front()?;
         self.served = Some(rec);
         Some(rec)
@@ -261,7 +286,7 @@ impl Requests {
 
     /// Checks that nobody stands in a queue of an idle disk; for tests.
     pub(super) fn check_idle(&self) {
-        assert!(self.blocked.is_empty() && self.starved.is_empty() && self.ready.is_empty());
+        assert!(self.blocked.is_empty() && self.starved.is_empty() && self.ready.is_empty() && self.held.is_none());
     }
 }
 

@@ -16,7 +16,7 @@ use crate::limits::SSD_LATE_NS;
 use crate::store::ram::Store;
 use crate::store::ssd::{Hint, OwnerId};
 use crate::store::tier::{At, Stored};
-use crate::types::{Effects, Io, IoDone, IoKind, IoTarget};
+use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget};
 use undercroft_engine::origin_of;
 use undercroft_host::{Frame, IoBuf};
 
@@ -33,7 +33,10 @@ impl<P: FaultInjection> Disk<P> {
     fn offer(&mut self, slot: u32, key: u64, arena: &mut Store) {
         let (owner, block) = (self.owner(key), key ^ origin_of(key));
         let own = owner == self.settings.id();
-        if own && self.settings.lead() != 0 {
+        // In a pool it may be another disk's: that one's numbers count.
+        let counts_as_own = self.faults.has(Bug::BelowNumbersTakenForOwn);
+        let displaced = if counts_as_own { own && self.settings.lead() != 0 } else { self.displaced(owner, arena) };
+        if displaced {
             return;
         }
         let guest_holds = own && self.side.is_at_guest(block, arena);
@@ -49,6 +52,10 @@ impl<P: FaultInjection> Disk<P> {
         if let Some(tier) = arena.tier_mut() {
             tier.leaves_ram(owner, block, page.bytes(), Hint { guest_holds, reused }, slots.is_some());
         }
+    }
+
+    fn displaced(&self, owner: DiskId, arena: &Store) -> bool {
+        arena.tier().is_some_and(|tier| tier.is_displaced(owner))
     }
 
     /// How many of the `most` blocks from `block` on, none of which is cached or near, are to be read as one operation

@@ -3,7 +3,8 @@
 //! Owns which disk is which owner of the store, which disks stand on a base that is an owner of its own, and the
 //! operations that the store holds up. Never decides what the store keeps. Invariants: an operation that changes an
 //! image is submitted only when the store has let the change go, and those of a disk are submitted in their order; a
-//! base has one owner within a sharing domain, as long as a disk of it stands on that.
+//! base has one owner within a sharing domain, as long as a disk of it stands on that; a disk whose blocks are not
+//! counted from the image's first byte has nothing in the store.
 
 use super::ram::SharingDomain;
 use super::ssd::{
@@ -34,6 +35,8 @@ struct Use {
     base_part: u64,
     /// Blocks looked for lately: of its own, and of the base.
     asked: [u64; 2],
+    /// Its blocks are not counted from the image's first byte: the store, which knows them by their numbers, has none.
+    is_displaced: bool,
 }
 
 /// A read-only image that disks of one sharing domain stand on.
@@ -117,9 +120,24 @@ impl Tier {
         if self.uses.len() <= at {
             self.uses.resize_with(at + 1, || None);
         }
-        let (base, base_part, asked) = (None, BASE_PART[0], [0; 2]);
-        self.uses[at] =
-            Some(Use { owner, whole, waits: Vec::new(), changes: 0, begun: 0, base, share, base_part, asked });
+        let (base, base_part, asked, is_displaced) = (None, BASE_PART[0], [0; 2], false);
+        let (waits, changes, begun) = (Vec::new(), 0, 0);
+        self.uses[at] = Some(Use { owner, whole, waits, changes, begun, base, share, base_part, asked, is_displaced });
+    }
+
+    /// From now on the disk's blocks are counted from the image's first byte, or from elsewhere; then all goes that the
+    /// store has of it.
+    pub(crate) fn set_displaced(&mut self, disk: DiskId, is_displaced: bool) {
+        let Some(user) = self.of_mut(disk) else { return };
+        user.is_displaced = is_displaced;
+        if is_displaced {
+            self.drop_all(disk);
+        }
+    }
+
+    /// Whether what leaves RAM of the disk must not come here: its numbers of blocks are not the image's.
+    pub(crate) fn is_displaced(&self, disk: DiskId) -> bool {
+        self.of(disk).is_some_and(|user| user.is_displaced)
     }
 
     // ---- another process ----
@@ -320,7 +338,7 @@ impl Tier {
 
     /// Where a block is that is to be read; `at_base`: the disk has it of its base.
     pub(crate) fn find(&mut self, disk: DiskId, block: u64, at_base: bool) -> At<'_> {
-        let Some(user) = self.of_mut(disk).filter(|u| block < u.whole) else { return At::Nowhere };
+        let Some(user) = self.of_mut(disk).filter(|u| block < u.whole && !u.is_displaced) else { return At::Nowhere };
         user.asked[usize::from(at_base)] += 1;
         let (own, base) = (user.owner, user.base.filter(|_| at_base));
         let owner = base.filter(|base| self.ssd.has(*base, block)).unwrap_or(own);

@@ -8,6 +8,16 @@ pub use list::{KeptDisk, KeptList, UnusableList};
 
 use undercroft_engine::Tier;
 
+/// The cached blocks of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptBlocks {
+    /// Bytes that are counted before the disk's first one, less than a block: the numbers of blocks mean something
+    /// together with them.
+    pub lead_bytes: u32,
+    /// Those first that would be evicted first.
+    pub blocks: Vec<KeptBlock>,
+}
+
 /// A cached block, and the number of its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBlock {

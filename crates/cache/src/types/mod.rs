@@ -13,7 +13,7 @@ mod request;
 
 pub use effects::{Effects, Event};
 pub use io::{Extent, Io, IoDone, IoKind, IoTarget, Lost, OpId};
-pub use kept::{KeptBlock, KeptDisk, KeptList, UnusableList};
+pub use kept::{KeptBlock, KeptBlocks, KeptDisk, KeptList, UnusableList};
 pub use options::{
     AddDiskError, Base, CoreOptions, DiskOptions, FramesIn, Geometry, GroupId, IoNeeds, LayerId, SetPartsError,
 };

@@ -1,6 +1,8 @@
 //! A core goes on with the frames of another: the same blocks in the same memory, and nothing else.
 
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, KeptBlock, Op};
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, KeptBlock, KeptBlocks, Op,
+};
 use undercroft_engine::{PolicyKind, Tier};
 use undercroft_host::SharedMemory;
 use undercroft_testkit::front::{Front, Values, block_request, fill_blocks};
@@ -32,12 +34,12 @@ impl Rig {
     }
 
     /// A second one, on the memory of `old`, which has left it.
-    fn after(old: &mut Rig, policy: PolicyKind, capacity_blocks: u32) -> (Self, Vec<KeptBlock>) {
+    fn after(old: &mut Rig, policy: PolicyKind, capacity_blocks: u32) -> (Self, KeptBlocks) {
         let (memory, kept) = old.leave();
         (Self::new(FramesIn::Left(memory), policy, capacity_blocks), kept)
     }
 
-    fn leave(&mut self) -> (SharedMemory, Vec<KeptBlock>) {
+    fn leave(&mut self) -> (SharedMemory, KeptBlocks) {
         self.core.freeze_frames(true);
         (self.core.frames_memory().unwrap(), self.core.kept(DISK))
     }
@@ -62,7 +64,7 @@ fn what_was_cached_is_served_from_the_same_frames() {
         (0..200).for_each(|n| old.ask(Op::Read, n * 3, 1));
         old.ask(Op::Write { fua: false }, 3, 1);
         let (mut new, kept) = Rig::after(&mut old, policy, 256);
-        assert_eq!(kept.len(), 200);
+        assert_eq!(kept.blocks.len(), 200);
         assert_eq!(new.core.restore(DISK, &kept), 200);
         new.core.settle_frames();
         assert_eq!(new.core.frames_bytes(), old.core.frames_bytes().min(200 * B).max(new.core.frames_bytes()));
@@ -89,8 +91,9 @@ fn what_was_held_once_is_held_once() {
     }
     (0..50).for_each(|_| old.core.apply(Event::Spare { copies: true }, 0, &mut old.front));
     let (memory, kept) = old.leave();
-    let distinct: std::collections::BTreeSet<u32> = kept.iter().map(|k| k.frame).collect();
-    assert!(kept.len() == 120 && distinct.len() < 120, "{} frames of {}", distinct.len(), kept.len());
+    let distinct: std::collections::BTreeSet<u32> = kept.blocks.iter().map(|k| k.frame).collect();
+    let count = kept.blocks.len();
+    assert!(count == 120 && distinct.len() < 120, "{} frames of {count}", distinct.len());
     let mut new = Rig::grouped(FramesIn::Left(memory), group);
     assert_eq!(new.core.restore(DISK, &kept), 120);
     new.core.settle_frames();
@@ -126,16 +129,21 @@ fn a_list_that_makes_no_sense_takes_no_frame_twice() {
     let mut old = Rig::new(FramesIn::Shared, PolicyKind::Lru, 256);
     (0..10).for_each(|n| old.ask(Op::Read, n, 1));
     let (mut new, mut kept) = Rig::after(&mut old, PolicyKind::Lru, 256);
-    let tier = Tier::Cold;
-    kept.push(KeptBlock { block: 500, frame: kept[0].frame, tier });
-    kept.push(KeptBlock { block: 501, frame: u32::MAX - 1, tier });
-    kept.push(KeptBlock { block: 1000, frame: kept[0].frame + 100, tier });
-    kept.push(KeptBlock { block: u64::MAX, frame: kept[0].frame + 101, tier });
-    kept.push(KeptBlock { block: 5, frame: kept[0].frame + 102, tier });
-    kept.push(KeptBlock { block: 502, frame: KeptBlock::ZEROES, tier });
+    let (tier, blocks) = (Tier::Cold, &mut kept.blocks);
+    let first = blocks[0].frame;
+    blocks.push(KeptBlock { block: 500, frame: first, tier });
+    blocks.push(KeptBlock { block: 501, frame: u32::MAX - 1, tier });
+    blocks.push(KeptBlock { block: 1000, frame: first + 100, tier });
+    blocks.push(KeptBlock { block: u64::MAX, frame: first + 101, tier });
+    blocks.push(KeptBlock { block: 5, frame: first + 102, tier });
+    blocks.push(KeptBlock { block: 502, frame: KeptBlock::ZEROES, tier });
     assert_eq!(new.core.restore(DISK, &kept), 11);
     new.core.settle_frames();
-    assert_eq!(new.core.restore(DISK, &kept[..3]), 0, "what is settled is not claimed");
+    assert_eq!(
+        new.core.restore(DISK, &KeptBlocks { blocks: kept.blocks[..3].to_vec(), ..kept.clone() }),
+        0,
+        "what is settled is not claimed"
+    );
     new.core.check();
     (0..10).chain(500..503).for_each(|n| new.ask(Op::Read, n, 1));
     new.core.check();

@@ -1,11 +1,13 @@
 //! What takes long is done in steps: tables that follow a share, and what is dropped for a discard.
 
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::limits::{EVICTION_BYTES, STEP_BYTES, UNIT_BYTES};
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, Op};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, IoKind, Op};
 use undercroft_engine::PolicyKind;
-use undercroft_testkit::front::{Front, Numbered, block_request, number_blocks};
+use undercroft_testkit::front::{Front, Numbered, Values, block_request, fill_blocks, number_blocks};
 
 const DISK: DiskId = DiskId(0);
+const B: u64 = 4096;
 
 /// A disk whose blocks hold their numbers, and what is paused until the test resumes it.
 struct Rig {
@@ -225,4 +227,50 @@ fn the_rest_of_a_write_is_not_installed_after_an_invalidation() {
     assert_eq!((r.cached(), r.front.answered), (0, 1));
     assert!(r.core.is_idle(DISK));
     r.core.check();
+}
+
+/// What is asked of the disk, in order, where a write and then a long read wait for the memory that another long read
+/// has: until the write is asked for, and of how many blocks that are read then.
+fn reads_before_the_write<P: FaultInjection>(faults: P) -> u64 {
+    let options = CoreOptions { step_bytes: B, hash_seed: 1, io_frames_per_disk: 1, ..CoreOptions::new(64 << 20) };
+    let options = CoreOptions { io_frames_guaranteed: 1, ..options };
+    let mut core = Core::with_faults(options, faults).unwrap();
+    let disk = DiskOptions::new(&Geometry::new(1 << 30), PolicyKind::Lru, 64);
+    core.add_disk(DISK, DiskOptions { readahead_bytes: 0, ..disk }).unwrap();
+    let mut front = Front::new(Values::default());
+    front.ask(&mut core, block_request(DISK, Op::Read, 0, 4));
+    front.ask(&mut core, block_request(DISK, Op::Write { fua: false }, 100, 1));
+    front.ask(&mut core, block_request(DISK, Op::Read, 200, 40));
+    let mut read = 0;
+    while !front.ios.iter().any(|io| matches!(io.kind, IoKind::Write { .. })) {
+        if let Some(at) = front.ios.iter().position(|io| io.kind == IoKind::Read) {
+            read += u64::from(front.ios[at].offset >= 200 * B);
+            front.end(&mut core, at, |io| {
+                fill_blocks(io, |block| block as u8);
+                Ok(())
+            });
+        }
+        // Another event may come before a paused request is resumed.
+        if let Some(paused) = front.paused.pop() {
+            core.apply(Event::Resume(paused), 0, &mut front);
+        }
+        assert!(!front.ios.is_empty() || !front.paused.is_empty(), "nothing is under way");
+    }
+    // All of it ends.
+    while !front.ios.is_empty() || !front.paused.is_empty() {
+        front.end_all(&mut core, |io| fill_blocks(io, |block| block as u8));
+        front.paused.pop().into_iter().for_each(|paused| core.apply(Event::Resume(paused), 0, &mut front));
+    }
+    assert_eq!(front.answered, 3);
+    core.check();
+    read
+}
+
+/// The step of the event that brings a block is used up by its copy, so that the write pauses when it is its turn: it
+/// keeps that while it does.
+#[test]
+fn a_write_that_pauses_when_it_is_its_turn_is_not_passed() {
+    assert_eq!(reads_before_the_write(NoFaults), 0);
+    let passed = reads_before_the_write(Planted(Bug::PausedLosesPlace));
+    assert!(passed > 10, "the test does not see the bug: {passed}");
 }

@@ -7,10 +7,11 @@
 
 use super::laps::Laps;
 use super::leaving::kept_stamp;
-use super::ssd::refusal as ssd_refusal;
+use super::ssd::{ComingSsd, refusal as ssd_refusal};
 use super::{ServedDisk, Service, ServiceError};
 use crate::handover::channel::Channel;
 use crate::handover::letters::{self, Begin, FORM, Left, Offer, Prepared, Ready};
+use crate::worker::WorkerHandle;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,6 +40,8 @@ pub(crate) struct Arrival {
     /// Connections of front ends, and what establishes their sessions.
     sessions: HashMap<String, (OwnedFd, Established)>,
     starters: Vec<(Arc<ServedDisk>, Starter)>,
+    /// Its SSD store, as far as this process has made it its own.
+    ssd: Option<ComingSsd>,
     problem: Option<String>,
     /// What it took since the other process has told all: nobody serves meanwhile.
     laps: Laps,
@@ -72,8 +75,8 @@ impl Service {
             let places = names.zip(offer.places).collect();
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
-            let (snapshot, problem, laps) = (None, None, Laps::default());
-            let mut arrival = Arrival { channel, disks, places, snapshot, sessions, starters, problem, laps };
+            let (snapshot, ssd, problem, laps) = (None, None, None, Laps::default());
+            let mut arrival = Arrival { channel, disks, places, snapshot, sessions, starters, ssd, problem, laps };
             arrival.take(same, &service)?;
             return Ok((service, arrival));
         }
@@ -110,13 +113,23 @@ fn why_not(of: &KeptDisk, disk: &ServedDisk) -> Option<&'static str> {
     (!is_same).then_some("its image has changed meanwhile")
 }
 
+/// Gives the disks of a worker what was cached of them.
+fn restore_on(worker: &WorkerHandle, disks: Vec<(Arc<ServedDisk>, KeptDisk)>) {
+    for (disk, of) in disks {
+        let (id, all) = (disk.id(), of.kept.blocks.len());
+        let restored = worker.wait_for(move |w| w.core().restore(id, &of.kept)).unwrap_or(0);
+        tracing::info!(disk = disk.info().name, "{restored} of {all} blocks that were cached are");
+    }
+    let _ = worker.wait_for(|w| w.core().settle_frames());
+}
+
 impl Arrival {
     /// Of a process that has ended, and has left what it cached to the service manager.
     pub(super) fn from_manager(snapshot: KeptList) -> Self {
         let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
         let places = snapshot.disks.iter().map(|d| (d.name.clone(), d.worker as usize)).collect();
-        let (snapshot, problem, laps) = (Some(snapshot), None, Laps::default());
-        Self { channel: None, disks, places, snapshot, sessions, starters, problem, laps }
+        let (snapshot, ssd, problem, laps) = (Some(snapshot), None, None, Laps::default());
+        Self { channel: None, disks, places, snapshot, sessions, starters, ssd, problem, laps }
     }
 
     /// Whether the other process is there, and goes on if this one does not.
@@ -153,8 +166,7 @@ impl Arrival {
             self.sessions.insert(session.disk, (connection, established));
         }
         if let Some(ssd) = left.ssd {
-            service.take_ssd(ssd, &mut fds)?;
-            self.laps.end("SSD store");
+            self.ssd = Some(service.make_ssd(ssd, &mut fds)?);
         }
         service.expect_files(left.files, &mut fds)?;
         match KeptList::decode(&list) {
@@ -166,25 +178,31 @@ impl Arrival {
         Ok(())
     }
 
-    /// Gives the disks, which nobody reaches yet, what was cached of them. All other memory is free then.
+    /// Gives the disks, which nobody reaches yet, what was cached of them, in memory and then on SSDs. All other memory
+    /// is free then.
     pub(super) fn restore(&mut self, service: &Service) {
         self.laps.end("opening images");
         let mut kept: HashMap<String, KeptDisk> =
             self.snapshot.take().into_iter().flat_map(|s| s.disks).map(|d| (d.name.clone(), d)).collect();
+        let mut of_workers: Vec<_> = service.workers.iter().map(|_| Vec::new()).collect();
         for disk in service.disks() {
             let Some(of) = kept.remove(&disk.info().name) else { continue };
-            if let Some(why) = why_not(&of, &disk) {
-                tracing::warn!(disk = of.name, "what was cached of it is not used: {why}");
-            } else {
-                let (id, all) = (disk.id(), of.blocks.len());
-                let restored = disk.host().worker.wait_for(move |w| w.core().restore(id, &of.blocks)).unwrap_or(0);
-                tracing::info!(disk = disk.info().name, "{restored} of {all} blocks that were cached are");
+            match why_not(&of, &disk) {
+                Some(why) => tracing::warn!(disk = of.name, "what was cached of it is not used: {why}"),
+                None => of_workers[disk.worker_number()].push((disk, of)),
             }
         }
-        for worker in &service.workers {
-            let _ = worker.wait_for(|w| w.core().settle_frames());
-        }
+        // Side by side: nobody is served meanwhile.
+        std::thread::scope(|scope| {
+            for (worker, disks) in service.workers.iter().zip(of_workers) {
+                scope.spawn(move || restore_on(worker, disks));
+            }
+        });
         self.laps.end("what is cached");
+        if let Some(Err(e)) = self.ssd.take().map(|ssd| service.take_ssd(ssd)) {
+            self.problem = Some(e.to_string());
+        }
+        self.laps.end("SSD store");
     }
 
     /// Has a disk that listens take over the front end that was connected to it.

@@ -345,6 +345,11 @@ impl ServedDisk {
         self.files.lock().unwrap_or_else(|p| p.into_inner()).take()
     }
 
+    /// The image is open again, with these.
+    pub(super) fn set_files(&self, files: Option<ImageFiles>) {
+        *self.files.lock().unwrap_or_else(|p| p.into_inner()) = files;
+    }
+
     /// What they say now.
     pub(super) fn stamp(&self) -> Option<ImageStamp> {
         self.files()?.stamp().ok()?
@@ -427,7 +432,12 @@ impl ServedDisk {
         self.end_device();
         let name = self.info.name.clone();
         let service = self.told_when_gone.get().cloned();
-        let gone = self.life.map(|life| Gone { worker: self.worker_number, life, files: self.take_files() });
+        let gone = self.life.map(|life| Gone {
+            worker: self.worker_number,
+            life,
+            files: self.take_files(),
+            is_durable: false,
+        });
         let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
         let file = self.file().take();
         let (tx, rx) = channel();
@@ -445,9 +455,10 @@ impl ServedDisk {
         let (finished, is_finished) = channel();
         std::thread::spawn(move || {
             if let Ok(backend) = rx.recv() {
-                close(backend, &name);
+                let is_durable = close(backend, &name);
                 let service = service.and_then(|s| s.upgrade());
-                if let (Some(service), Some(gone)) = (&service, gone) {
+                if let (Some(service), Some(mut gone)) = (&service, gone) {
+                    gone.is_durable = is_durable;
                     service.leave_ssd(&gone);
                     // Its image can be had by the next one from here on.
                     drop(gone);
@@ -494,8 +505,10 @@ pub(super) fn socket_access(access: undercroft_config::SocketAccess) -> SocketPe
     SocketPermissions { mode: access.mode(), gid: access.gid }
 }
 
-/// Makes what was written durable, then closes the image.
-pub(super) fn close(mut backend: Box<dyn Backend>, name: &str) {
+/// Makes what was written durable, then closes the image. False if that is not certain.
+#[must_use]
+pub(super) fn close(mut backend: Box<dyn Backend>, name: &str) -> bool {
+    let mut is_durable = true;
     if !backend.geometry().read_only && backend.is_open() {
         let flush = Io {
             op: OpId(u64::MAX),
@@ -515,13 +528,16 @@ pub(super) fn close(mut backend: Box<dyn Backend>, name: &str) {
                 wait_readable(&*backend, Duration::from_millis(100));
             }
         }
-        match done.first().map(|d| d.result) {
+        let result = done.first().map(|d| d.result);
+        is_durable = result == Some(Ok(())) && backend.take_lost().is_none();
+        match result {
             Some(Ok(())) => {}
             Some(Err(e)) => tracing::error!(disk = name, "the last flush failed: {e}; unflushed writes may be lost"),
             None => tracing::error!(disk = name, "the last flush got no answer; unflushed writes may be lost"),
         }
     }
     drop(backend);
+    is_durable
 }
 
 fn wait_readable(backend: &dyn Backend, timeout: Duration) {

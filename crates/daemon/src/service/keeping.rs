@@ -66,7 +66,7 @@ impl Service {
         if !systemd::keep(LIST, list.as_fd()) {
             return Err(refused());
         }
-        Ok(snapshot.disks.iter().map(|d| d.blocks.len()).sum())
+        Ok(snapshot.disks.iter().map(|d| d.kept.blocks.len()).sum())
     }
 }
 

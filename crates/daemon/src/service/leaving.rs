@@ -23,7 +23,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use undercroft_backend::{self as backend, Backend, Dormant, ImageFiles, ImageStamp, OpenOptions};
-use undercroft_cache::{DiskId, KeptDisk, KeptList};
+use undercroft_cache::{DiskId, KeptDisk, KeptList, Lost};
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_frontend::socket::keep_files;
 use undercroft_frontend::vhost::LentDevice;
@@ -74,8 +74,21 @@ pub(super) struct Rest {
     /// Workers whose frames are frozen, by number, and their disks.
     frozen: Vec<(usize, Vec<DiskId>)>,
     pub(super) snapshot: KeptList,
+    /// Disks of which the last flush failed: whoever flushes them here is to be told.
+    lost: Vec<Arc<ServedDisk>>,
     /// What it took so far.
     laps: Laps,
+}
+
+impl Rest {
+    /// # Errors
+    /// The last flush of a disk failed: another process could not tell those who wrote.
+    fn is_durable(&self) -> io::Result<()> {
+        self.lost.first().map_or(Ok(()), |disk| {
+            let name = &disk.info().name;
+            Err(io::Error::other(format!("what was written to disk \"{name}\" cannot be made durable: {NotDurable}")))
+        })
+    }
 }
 
 fn failed(what: &str, why: impl std::fmt::Display) -> ControlError {
@@ -118,7 +131,8 @@ impl Service {
         self.end_recordings();
         self.begin_ssd_rest();
         let mut rest = Rest::default();
-        let done = self.come_to_rest(&mut rest).and_then(|()| self.pass_on(&channel, &mut rest));
+        let done = self.come_to_rest(&mut rest).and_then(|()| rest.is_durable());
+        let done = done.and_then(|()| self.pass_on(&channel, &mut rest));
         match done {
             Ok(()) => {
                 tracing::info!(
@@ -250,7 +264,12 @@ impl Service {
         std::thread::scope(|s| {
             let closed = laid_down.into_iter().zip(&disks).map(|(of, d)| s.spawn(move || close(of, d)));
             let closed: Vec<_> = closed.collect();
-            rest.snapshot.disks.extend(closed.into_iter().filter_map(|t| t.join().ok().flatten()));
+            for (closed, disk) in closed.into_iter().zip(&disks) {
+                match closed.join() {
+                    Ok(Ok(kept)) => rest.snapshot.disks.extend(kept),
+                    Ok(Err(NotDurable)) | Err(_) => rest.lost.push(disk.clone()),
+                }
+            }
         });
         rest.laps.end("closing images");
         Ok(())
@@ -304,6 +323,12 @@ impl Service {
             // Again the process that those who connect are told of.
             let _ = rustix::net::listen(listener, 128);
         }
+        // Before images are open again, which tells what disks have of their bases.
+        for disk in rest.lost {
+            let (id, bytes) = (disk.id(), disk.info().geometry.size_bytes);
+            let lost = Lost { ranges: std::iter::once(0..bytes).collect(), unflushed: true };
+            let _ = disk.host().worker.wait_for(move |w| w.lose(id, lost));
+        }
         for (n, disks) in rest.frozen {
             let ids = disks.clone();
             let _ = self.workers[n].wait_for(move |w| w.take_frames_back(&ids));
@@ -352,9 +377,12 @@ impl Service {
                 return;
             }
         };
-        let (base, id) = (image.take_base(), disk.id());
+        let (base, files, id) = (image.take_base(), image.files(), disk.id());
         match disk.host().worker.wait_for(move |w| w.exchange(id, image).map_err(|_| ())) {
-            Ok(Ok(_dormant)) => self.set_base_of(disk, &plan, base),
+            Ok(Ok(_dormant)) => {
+                disk.set_files(files);
+                self.set_base_of(disk, &plan, base);
+            }
             _ => tracing::error!(disk = name, "its image is not open any more; its requests wait until a restart"),
         }
     }
@@ -380,19 +408,34 @@ fn at_rest(files: &ImageFiles) -> io::Result<Option<ImageStamp>> {
     }
 }
 
+/// The last flush of an image failed, or was not answered.
+struct NotDurable;
+
+impl std::fmt::Display for NotDurable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("its last flush failed, or got no answer")
+    }
+}
+
 /// Closes an image. What is cached of it, if that may be used later.
-fn close(of: LaidDown, disk: &ServedDisk) -> Option<KeptDisk> {
+///
+/// # Errors
+/// What was written is not durable.
+fn close(of: LaidDown, disk: &ServedDisk) -> Result<Option<KeptDisk>, NotDurable> {
     let name = disk.info().name.clone();
     let files = disk.take_files();
-    disk::close(of.backend?, &name);
+    let Some(backend) = of.backend else { return Ok(None) };
+    if !disk::close(backend, &name) {
+        return Err(NotDurable);
+    }
     // Closing a qcow2 image writes to it. The files keep the locks until it is known what they say.
     let image = match files.as_ref().map_or(Ok(None), at_rest) {
         Ok(stamp) => stamp.as_ref().map(kept_stamp),
         Err(e) => {
             tracing::warn!(disk = name, "what is cached of it does not stay: {e}");
-            return None;
+            return Ok(None);
         }
     };
     let (size_bytes, worker) = (disk.info().geometry.size_bytes, disk.worker_number() as u64);
-    Some(KeptDisk { name, size_bytes, worker, image, blocks: of.kept })
+    Ok(Some(KeptDisk { name, size_bytes, worker, image, kept: of.kept }))
 }

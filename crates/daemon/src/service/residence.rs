@@ -218,9 +218,10 @@ fn open(service: &Weak<Service>, disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Opt
         Ok(mut image) => match backend::differs(&disk.info().geometry, image.geometry()) {
             Some(why) => why,
             None => {
-                let (base, what) = (image.take_base(), image.describe());
+                let (base, files, what) = (image.take_base(), image.files(), image.describe());
                 match put(disk, image) {
                     Ok(()) => {
+                        disk.set_files(files);
                         tracing::info!(disk = name, backend = what, "its guest runs here: image opened");
                         if let Some(service) = service.upgrade() {
                             service.set_base_of(disk, plan, base);
@@ -294,8 +295,6 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
     let mut say_at = Instant::now() + CLOSE_WAIT;
     disk.end_file();
     disk.end_device();
-    // They would keep the image locked.
-    drop(disk.take_files());
     let _ = worker.wait_for(move |w| {
         w.shut_clients(id);
         // What is fetched unasked would keep it from coming to rest.
@@ -316,7 +315,11 @@ fn close(disk: &Arc<ServedDisk>, plan: &DiskPlan) -> Option<Stage> {
                     Ok(Ok((last, hot))) => {
                         let hot = HotSet::new(disk.info().geometry.size_bytes, hot);
                         lock(&disk.residence().0).warm = Some((hot, Budget::Room));
-                        disk::close(last, name);
+                        // They would keep the image locked.
+                        drop(disk.take_files());
+                        if !disk::close(last, name) {
+                            tracing::error!(disk = name, "where its guest goes nobody knows of what it may have lost");
+                        }
                         tracing::info!(disk = name, "its guest has gone: image closed, nothing of it is cached");
                         return Some(Stage::Away);
                     }

@@ -5,7 +5,7 @@
 
 use super::{Worker, turn};
 use undercroft_backend::Backend;
-use undercroft_cache::{DiskId, KeptBlock};
+use undercroft_cache::{DiskId, Event, KeptBlocks, Lost};
 use undercroft_frontend::{AnyPort, Protocol};
 use undercroft_host::{Interest, Trigger};
 
@@ -26,7 +26,7 @@ pub(crate) type Next = (DiskId, Box<dyn Backend>);
 pub(crate) struct LaidDown {
     /// `None` if it could not be replaced.
     pub(crate) backend: Option<Box<dyn Backend>>,
-    pub(crate) kept: Vec<KeptBlock>,
+    pub(crate) kept: KeptBlocks,
 }
 
 impl Worker {
@@ -66,6 +66,11 @@ impl Worker {
             }
         }
         Ok(all)
+    }
+
+    /// The disk may have lost what it acknowledged since its last flush: every port is told once.
+    pub(crate) fn lose(&mut self, disk: DiskId, lost: Lost) {
+        self.apply(Event::Lost { disk, lost });
     }
 
     /// Nobody has taken the frames over: they are free to use again, and what they hold is not known.

@@ -10,8 +10,12 @@ use super::wire::{
 use undercroft_cache::Geometry;
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 
-/// Bytes of one read or write at most: what the kernel allows without its administrator's help (256 pages).
+/// Bytes of one read, or of any message's data, at most: what the kernel allows without its administrator's help (256
+/// pages).
 pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// Bytes of one write at most, as is agreed on: a message is received whole, and nobody else is served meanwhile
+/// (decision 0199). Those of a file that another process has left may be longer, by what that one agreed on.
+pub const WRITE_BYTES_MAX: usize = 128 << 10;
 /// Bytes of what is asked for, the data of a write left out, that are looked at.
 pub const BODY_BYTES_MAX: usize = 512;
 /// The extended attribute by which a range is read into the cache: `OFFSET LENGTH` in bytes.
@@ -244,7 +248,7 @@ impl FileRules {
             abilities,
             readahead_bytes,
             background: self.requests_max,
-            write_bytes: TRANSFER_BYTES_MAX as u32,
+            write_bytes: WRITE_BYTES_MAX as u32,
             pages: (TRANSFER_BYTES_MAX / 4096) as u16,
         }))
     }

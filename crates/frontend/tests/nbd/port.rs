@@ -374,7 +374,7 @@ fn extents_are_joined_cut_and_bounded() {
         let tag = f.requests.remove(0).id.tag;
         f.port.extents(tag, extents);
         f.port.reply(tag, Ok(()));
-        f.port.flush(SEND_BYTES);
+        f.flush();
         f.replies().remove(0).1
     };
     let e = |len, hole, zero| Extent { len, hole, zero };

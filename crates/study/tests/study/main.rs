@@ -10,6 +10,7 @@ mod guest_kinds;
 mod guests;
 mod lru;
 mod partition;
+mod processor;
 mod reference;
 mod split;
 mod stores;

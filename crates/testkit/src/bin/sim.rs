@@ -143,6 +143,7 @@ fn simulate(o: &Options) -> ExitCode {
     let began = Instant::now();
     let mut all = o.before.clone();
     (all.next_seed, all.steps_of_run) = (o.start, o.steps);
+    all.goes_on_with(&program());
     let progress = Mutex::new(Progress { all, ahead: Vec::new(), written: began });
     // A line that is written over and over is for people; a log gets the last one.
     let shows = std::io::stderr().is_terminal();
@@ -198,6 +199,17 @@ fn simulate(o: &Options) -> ExitCode {
         None if !written => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
     }
+}
+
+/// Which program this is: the commit that is checked out and its day, and whether something is changed.
+fn program() -> String {
+    let said = |words: &[&str]| {
+        let done = std::process::Command::new("git").args(words).output().ok().filter(|done| done.status.success())?;
+        String::from_utf8(done.stdout).ok().map(|text| text.trim().to_string())
+    };
+    let commit = said(&["log", "-1", "--abbrev=10", "--format=%h of %cs"]);
+    let changed = said(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
+    commit.map_or("unknown".into(), |commit| commit + if changed { " and changes" } else { "" })
 }
 
 /// Nanoseconds that processors have spent on this program; without /proc, as if its threads had never waited for one.

@@ -62,6 +62,12 @@ impl<P: FaultInjection> Sim<P> {
         if goes {
             return self.go_apart(d);
         }
+        self.join(d, with);
+        self.core().check();
+    }
+
+    /// A disk joins another one, if it may.
+    pub(super) fn join(&mut self, d: usize, with: usize) {
         let may = |sim: &Self, d: usize| sim.ranges[d].is_empty() && sim.hinted[d] == Hint::Normal && !sim.leaving[d];
         if d == with || !may(self, d) || !may(self, with) || self.mates(d).len() > 1 {
             return;
@@ -80,7 +86,6 @@ impl<P: FaultInjection> Sim<P> {
             Err(AddDiskError::NoMemory { .. }) => {}
             Err(e) => self.world.violate(format!("disk {d} may not join disk {with}: {e}")),
         }
-        self.core().check();
     }
 
     /// A client discards or reads all of a disk: a pool may change while what is cached of it is dropped in steps. What

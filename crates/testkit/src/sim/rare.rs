@@ -168,8 +168,12 @@ impl<P: FaultInjection> Sim<P> {
             self.read_meter(d);
         }
         (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+        let parted = self.part_from_ssd(d);
         self.core().remove_disk(id);
         self.world.goes(d);
+        if let Some(owners) = parted {
+            self.leave_ssd_after(d, owners);
+        }
         if let Some(other) = other {
             self.disk_options[d].capacity_blocks = 0;
             self.learn_capacity(other);

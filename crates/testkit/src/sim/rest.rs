@@ -93,8 +93,22 @@ impl<P: FaultInjection> Sim<P> {
             }
         }
         self.judge_shares();
+        self.judge_displaced();
         for d in 0..self.world.sides.len() {
             self.leave(d);
+        }
+    }
+
+    /// An SSD store knows blocks by their numbers, so that of a disk which counts them from elsewhere it has none.
+    fn judge_displaced(&mut self) {
+        for d in 0..self.world.sides.len() {
+            let id = DiskId(d as u32);
+            let displaced = self.core().exclusive(id).is_some_and(|report| report.block_offset != 0);
+            let stored = self.core().ssd_stats_of(id).map_or(0, |stats| stats.blocks);
+            if displaced && stored > 0 {
+                self.world
+                    .violate(format!("the SSD store has {stored} blocks of disk {d}, which counts from elsewhere"));
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 use super::Sim;
 use super::extras::Extras;
 use super::ssd::SsdRun;
+use super::successor::{self, Left};
 use crate::alike::SimBase;
 use crate::outcome::Outcome;
 use crate::rng::Rng;
@@ -134,14 +135,13 @@ impl<P: FaultInjection> Sim<P> {
             step_bytes: if seed % 8 == 1 { [1, B, 3 * B, 16 * B][seed as usize / 8 % 4] } else { u64::MAX },
             frames: FramesIn::Own,
         };
-        let needed: u64 =
-            disk_options.iter().map(|o: &DiskOptions| disk_bytes(&core_options, o.capacity_blocks, o)).sum();
+        let needed: u64 = disk_options.iter().map(|o| disk_bytes(&core_options, o.capacity_blocks, o)).sum();
         // A little more than needed for the arena's own, and sometimes room to grow.
         core_options.memory_bytes = needed + needed / 500 + 8192 + *rng.pick(&[0, 100 * B, 1000 * B]);
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
         let crashes = rng.one_in(2) && !extras.opaque && (extras.offsets.is_none() || seed.is_multiple_of(2));
         let multi_block = if extras.opaque { 40 } else { *rng.pick(&[2, 4, 10, 90]) };
-        let multi_block = if extras.offsets.is_some() { multi_block.max(20) } else { multi_block };
+        let multi_block = multi_block.max(if extras.offsets.is_some() { 20 } else { 0 });
         let mostly_reads = rng.one_in(3) || clones || extras.opaque;
         let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
@@ -166,6 +166,7 @@ impl<P: FaultInjection> Sim<P> {
             weak,
             extras,
             ssd,
+            succession: successor::drawn(seed),
             hinted: vec![Hint::Normal; disks],
             scanned: vec![false; disks],
             measured: vec![None; disks],
@@ -185,8 +186,13 @@ impl<P: FaultInjection> Sim<P> {
     }
 
     pub(super) fn boot(&mut self) {
-        let mut core =
-            Core::with_faults(self.core_options.clone(), self.faults).expect("address space for a small core");
+        self.boot_after(None);
+    }
+
+    /// Starts a core, which goes on with what another has left.
+    pub(super) fn boot_after(&mut self, left: Option<Left>) {
+        let options = CoreOptions { frames: self.frames_after(left.as_ref()), ..self.core_options.clone() };
+        let mut core = Core::with_faults(options, self.faults).expect("address space for a small core");
         for (i, o) in self.disk_options.iter().enumerate() {
             if let Err(e) = core.add_disk(DiskId(i as u32), o.clone()) {
                 panic!("the ceiling was made for these disks: {e}");
@@ -196,7 +202,10 @@ impl<P: FaultInjection> Sim<P> {
             }
         }
         self.core = Some(core);
-        self.boot_ssd();
+        match left {
+            Some(left) => self.take_over(left),
+            None => self.boot_ssd(),
+        }
         self.world.forget_guests();
         for d in 0..self.world.sides.len() {
             (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);

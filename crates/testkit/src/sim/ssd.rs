@@ -10,7 +10,7 @@ use crate::sim_disk::{SimDisk, SimGeometry};
 use std::io;
 use undercroft_cache::fault_injection::{FaultInjection, NoFaults};
 use undercroft_cache::ssd::{
-    Admission, BootId, Format, Identity, Kept, Known, Media, OutOfService, Region, Ssd, Stamp, StoreId,
+    Admission, BootId, Format, Identity, Kept, Known, Media, OutOfService, Region, Ssd, SsdUse, Stamp, StoreId,
 };
 use undercroft_cache::{DiskId, DiskOptions, Event, Op, ReqId, Request, SSD};
 
@@ -23,6 +23,9 @@ const TABLES_BYTES: u64 = 1 << 20;
 const RATE: u64 = 60;
 /// Steps in which a store that is stopped must be done.
 const STOP_STEPS: u64 = 100_000;
+
+/// What is known of a base, which nobody changes.
+pub(super) const BASE_STAMP: u64 = 7;
 
 /// See the head of the file.
 pub(super) struct SsdRun {
@@ -115,7 +118,7 @@ impl Media for SimDisk {
     }
 }
 
-fn stamp(of: u64) -> Stamp {
+pub(super) fn stamp(of: u64) -> Stamp {
     let mut bytes = [0; 64];
     bytes[..8].copy_from_slice(&of.to_le_bytes());
     Stamp(bytes)
@@ -150,6 +153,31 @@ impl<P: FaultInjection> Sim<P> {
         }
     }
 
+    /// Puts a store below a core that is about to start, as another process has told it; these disks used it so.
+    pub(super) fn adopt_ssd(&mut self, told: &[u8], uses: &[Option<SsdUse>]) {
+        let Some(run) = &mut self.ssd else { return };
+        let sizes: Vec<_> = self.world.devices.iter().map(|_| (REGION_BYTES, SEGMENT_BYTES)).collect();
+        let mut ssd = match Ssd::take_over(told, &sizes, NoFaults) {
+            Ok(ssd) => ssd,
+            Err(e) => return self.world.violate(format!("an SSD store is not taken over: {e}")),
+        };
+        ssd.set_admission(run.admission);
+        self.core().set_ssd(ssd);
+        for (d, used) in uses.iter().enumerate() {
+            let (id, Some(used)) = (DiskId(d as u32), used) else { continue };
+            if !self.core().adopt_ssd(id, &SsdUse { base: None, ..*used }) {
+                self.world.violate(format!("disk {d} does not go on with the SSD store"));
+            }
+            let known = self.known_base(d).zip(used.base);
+            if !known.is_some_and(|(known, base)| self.core().adopt_ssd_base(id, base, &known)) {
+                self.use_ssd_for_base(d);
+            }
+        }
+        self.core().settle_ssd();
+        self.core().ssd_mut().into_iter().for_each(Ssd::go_on);
+        self.outcome.adopted += 1;
+    }
+
     /// A disk comes to use the store.
     ///
     /// What a region has of disks that were served before it came may be what they held then; here it has nothing yet.
@@ -176,17 +204,20 @@ impl<P: FaultInjection> Sim<P> {
 
     /// The image that a disk stands on comes to use the store.
     pub(super) fn use_ssd_for_base(&mut self, d: usize) {
-        let (Some(run), Some(base)) = (&mut self.ssd, &self.world.sides[d].base) else { return };
-        if run.bases_apart {
-            return;
-        }
-        let mut identity = [0xba; 64];
-        identity[..8].copy_from_slice(&base.layer().to_le_bytes());
-        let known = Known { identity: Identity(identity), stamp: Some(stamp(7)), blocks: 1 << 32 };
+        let Some(known) = self.known_base(d) else { return };
         match self.core.as_mut().expect("a core").use_ssd_for_base(DiskId(d as u32), &known) {
             Ok(kept) => self.world.note(|| format!("the base of disk {d} in the SSD store: {kept:?}")),
             Err(e) => self.world.violate(format!("the base of disk {d}: {e}")),
         }
+    }
+
+    /// What is known of the image that a disk stands on, where that is an owner of its own.
+    fn known_base(&self, d: usize) -> Option<Known> {
+        let (run, base) = (self.ssd.as_ref()?, self.world.sides[d].base.as_ref()?);
+        let mut identity = [0xba; 64];
+        identity[..8].copy_from_slice(&base.layer().to_le_bytes());
+        let (identity, stamp) = (Identity(identity), Some(stamp(BASE_STAMP)));
+        (!run.bases_apart).then_some(Known { identity, stamp, blocks: 1 << 32 })
     }
 
     /// A device does something, and now and then the store is told something.
@@ -248,7 +279,7 @@ impl<P: FaultInjection> Sim<P> {
     }
 
     /// One operation of a device takes effect or comes back.
-    fn device_acts(&mut self) -> bool {
+    pub(super) fn device_acts(&mut self) -> bool {
         let Some(run) = &mut self.ssd else { return false };
         let n = run.rng.below(self.world.devices.len() as u64) as usize;
         let now = self.world.tick();
@@ -283,7 +314,7 @@ impl<P: FaultInjection> Sim<P> {
         }
     }
 
-    fn hear_of_given_up(&mut self) {
+    pub(super) fn hear_of_given_up(&mut self) {
         while let Some(ssd) = self.core().ssd_mut() {
             let Some(given_up) = ssd.given_up() else { return };
             ssd.given_up_is_recorded(given_up.device);
@@ -299,18 +330,28 @@ impl<P: FaultInjection> Sim<P> {
     fn rest_in_ssd(&mut self, d: usize) {
         let id = DiskId(d as u32);
         if let Some(base) = self.core().ssd_base_of(id) {
-            let written = self.core().ssd_mut().map(|ssd| ssd.quiet(base, stamp(7)));
+            let written = self.core().ssd_mut().map(|ssd| ssd.quiet(base, stamp(BASE_STAMP)));
             self.world.note(|| format!("the base of disk {d} rests in the SSD store: {written:?}"));
         }
         let Some(since) = self.core().quiet_since(id) else { return };
         let changes = self.world.sides[d].disk.changes;
         if self.core().rest_ssd(id, since, stamp(changes)) {
             self.world.note(|| format!("disk {d} rests in the SSD store with stamp {changes}"));
-            if let Some(run) = &mut self.ssd {
-                run.recorded.resize(self.world.sides.len(), 0);
-                run.recorded[d] = changes;
-            }
+            self.is_recorded(d);
             self.apply(Event::Tick);
+        }
+    }
+
+    /// What is known of a disk's image now.
+    pub(super) fn stamp_of(&self, d: usize) -> Stamp {
+        stamp(self.world.sides[d].disk.changes)
+    }
+
+    /// That is written down, or is about to be.
+    pub(super) fn is_recorded(&mut self, d: usize) {
+        if let Some(run) = &mut self.ssd {
+            run.recorded.resize(self.world.sides.len(), 0);
+            run.recorded[d] = self.world.sides[d].disk.changes;
         }
     }
 

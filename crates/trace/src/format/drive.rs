@@ -83,10 +83,14 @@ impl<P: Fixed> Decode for Records<P> {
                 }
             }
             cx.input.consume(records * P::BYTES, records as u64);
-            let Some(what) = failed else { return Ok(()) };
-            let error = cx.input.damaged(what);
-            cx.input.consume(P::BYTES, 1);
-            cx.bad(error)?;
+            if let Some(what) = failed {
+                let error = cx.input.damaged(what);
+                cx.input.consume(P::BYTES, 1);
+                cx.bad(error)?;
+            } else if !cx.sink.out.is_empty() {
+                // Nothing but records that are passed over is not the end.
+                return Ok(());
+            }
         }
     }
 }

@@ -4,12 +4,13 @@
 
 use super::drive::Line;
 use super::fields::{decimal, hexadecimal, number, shown};
+use super::memory::{Kind, access, packed};
 use super::sink::Sink;
 use super::sniff::second;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::Unit;
 use crate::damage::Damage;
+use crate::memory::MemoryRecords;
 
 pub(super) static SPEC: Spec = Spec {
     name: "lackey",
@@ -22,11 +23,11 @@ pub(super) static SPEC: Spec = Spec {
         let sound = |(_, address, size)| hexadecimal(address).is_some() && decimal(size).is_some();
         says || parts(second(lines)).is_some_and(sound)
     }),
-    begin: |_| Ok(Beginning { own_disks: false, ..Beginning::lines(Unit::Bytes, Lackey) }),
+    begin: |told| Ok(Beginning { own_disks: false, ..Beginning::lines(Unit::Bytes, Lackey(told.memory)) }),
     ..Spec::BASE
 };
 
-struct Lackey;
+struct Lackey(MemoryRecords);
 
 /// What a line says: letter, address, size.
 fn parts(line: &[u8]) -> Option<(u8, &[u8], &[u8])> {
@@ -46,11 +47,21 @@ impl Line for Lackey {
         let (letter, address, size) = parts(line).ok_or_else(|| Damage::Unknown { found: shown(line), kind })?;
         let address = number(address, "address", hexadecimal)?;
         let bytes = number(size, "size", decimal)?;
-        let of = |kind| TraceRequest { time_ns: 0, address, bytes, keys: 1, tenant: 0, kind };
-        match letter {
-            b'S' => to.bytes(of(AccessKind::Write)),
-            b'M' => to.bytes(of(AccessKind::Read)).and_then(|()| to.bytes(of(AccessKind::Write))),
-            _ => to.bytes(of(AccessKind::Read)),
-        }
+        access(self.0, kind_of(letter), address, bytes, to)
     }
+}
+
+fn kind_of(letter: u8) -> Kind {
+    match letter {
+        b'I' => Kind::Fetch,
+        b'S' => Kind::Store,
+        b'M' => Kind::Modify,
+        _ => Kind::Load,
+    }
+}
+
+/// A line's access as a packed record; `None` for a line that has none.
+pub fn packed_record(line: &[u8]) -> Option<u64> {
+    let (letter, address, size) = parts(line)?;
+    Some(packed(kind_of(letter), hexadecimal(address)?, decimal(size)?))
 }

@@ -13,6 +13,7 @@ mod fields;
 mod fio;
 mod lackey;
 pub(crate) mod lcs;
+mod memory;
 mod oracle_general;
 mod qemu;
 mod raw;
@@ -23,6 +24,7 @@ mod spec;
 mod vscsi;
 
 use crate::error::TraceError;
+pub(crate) use lackey::packed_record;
 pub(crate) use sink::{Context, Decode, Sink};
 pub(crate) use spec::{Beginning, Spec, Told};
 use std::fmt;
@@ -84,6 +86,8 @@ formats! {
     Qemu => qemu::SPEC,
     /// Valgrind's `--tool=lackey --trace-mem=yes`.
     Lackey => lackey::SPEC,
+    /// Packed memory accesses of a program: u64 of address, size and kind.
+    Memory => memory::SPEC,
     /// CSV with names in its first line, or with a map of its columns.
     Csv => csv::SPEC,
     /// What `undercroft record` writes: Parquet, a row for each request; one access per block of a read, a write or

@@ -7,6 +7,7 @@ use super::sink::Decode;
 use crate::blocks::Unit;
 use crate::csv_map::Csv;
 use crate::event::Event;
+use crate::memory::MemoryRecords;
 use crate::options_error::ColumnsError;
 
 /// All that the rest of the crate knows of one format.
@@ -64,6 +65,8 @@ pub(crate) enum Looks {
 pub(crate) struct Told<'t> {
     /// Which event of a request counts.
     pub event: Event,
+    /// Which records of a memory trace are read.
+    pub memory: MemoryRecords,
     /// Where columns are.
     pub csv: &'t Csv,
     /// The first bytes of the trace, decompressed, some thousands if it has as many.

@@ -137,7 +137,7 @@ impl<'a> TraceReader<'a> {
             Format::Csv => TraceError::Columns { name: name.to_owned(), what },
             _ => TraceError::Options { what },
         };
-        let told = Told { event: options.event, csv: &options.csv, head: &head };
+        let told = Told { event: options.event, memory: options.memory, csv: &options.csv, head: &head };
         let mut begun = (format.spec().begin)(told).map_err(|e| refused(e.into()))?;
         let blocks = blocks_of(format, &begun, options).map_err(refused)?;
         let Some(decoder) = begun.decoder.take() else {

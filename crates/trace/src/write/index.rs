@@ -80,7 +80,7 @@ impl Indexed {
         record[4..12].copy_from_slice(&block.to_le_bytes());
         let length = if self.is_lcs {
             let op = match r.kind {
-                AccessKind::Read => OP_READ,
+                AccessKind::Read | AccessKind::Fetch => OP_READ,
                 AccessKind::Write => OP_WRITE,
                 AccessKind::Unknown => 0,
             };

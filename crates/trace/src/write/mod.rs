@@ -4,10 +4,12 @@
 //! returned, there is no file of the name that was asked for, or the one that was there before.
 
 mod index;
+mod memory;
 mod packed;
 mod target;
 mod text;
 
+pub use memory::MemoryWriter;
 pub use packed::Packing;
 use target::Target;
 

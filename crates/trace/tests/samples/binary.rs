@@ -2,7 +2,7 @@
 //!
 //! Owns the layout of each, as its documentation has it. Never reads one.
 
-use super::{R, Sample, U, W, bytes, key};
+use super::{F, R, Sample, U, W, bytes, key};
 use undercroft_trace::Format;
 
 pub fn vscsi_1(command: u16, block: u64, bytes: u32, time_us: u64) -> Vec<u8> {
@@ -88,7 +88,7 @@ pub fn blktrace(time_ns: u64, sector: u64, bytes: u32, action: u32, device: u32,
 const S: u64 = 1_000_000_000;
 
 pub fn all() -> Vec<Sample> {
-    [vscsi(), u32le(), u64le(), oracle(), lcs_files(), blktrace_file()].into_iter().flatten().collect()
+    [vscsi(), u32le(), u64le(), oracle(), lcs_files(), blktrace_file(), memory()].into_iter().flatten().collect()
 }
 
 fn vscsi() -> Vec<Sample> {
@@ -127,6 +127,25 @@ fn u64le() -> Vec<Sample> {
             Format::U64Le,
             &[7u64, u64::MAX].map(|n| n.to_le_bytes().to_vec()),
             vec![key(0, 0, U, 7, 0), key(0, 0, U, u64::MAX, 0)],
+            vec![],
+        )
+    }]
+}
+
+fn memory() -> Vec<Sample> {
+    let record = |kind: u64, bytes: u64, address: u64| (kind << 56 | bytes << 48 | address).to_le_bytes().to_vec();
+    vec![Sample {
+        recognised: false,
+        ..Sample::binary(
+            Format::Memory,
+            &[record(4, 3, 0x0401_ab70), record(1, 8, (1 << 48) - 8), record(2, 255, 64), record(3, 4, 0x0421_c7cc)],
+            vec![
+                bytes(0, 0, F, 0x0401_ab70, 3),
+                bytes(0, 0, R, (1 << 48) - 8, 8),
+                bytes(0, 0, W, 64, 255),
+                bytes(0, 0, R, 0x0421_c7cc, 4),
+                bytes(0, 0, W, 0x0421_c7cc, 4),
+            ],
             vec![],
         )
     }]

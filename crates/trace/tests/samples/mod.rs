@@ -15,6 +15,7 @@ use undercroft_trace::{AccessKind, Format, TraceRequest};
 
 pub const R: AccessKind = AccessKind::Read;
 pub const W: AccessKind = AccessKind::Write;
+pub const F: AccessKind = AccessKind::Fetch;
 pub const U: AccessKind = AccessKind::Unknown;
 
 pub fn bytes(time_ns: u64, tenant: u16, kind: AccessKind, address: u64, bytes: u64) -> TraceRequest {

@@ -2,7 +2,7 @@
 //!
 //! Owns the files and what is in them. Never reads one.
 
-use super::{R, Sample, U, W, bytes, key};
+use super::{F, R, Sample, U, W, bytes, key};
 use undercroft_trace::{Format, TraceRequest};
 
 pub const ARC_LIS: &[u8] = b"110765 64 0 0\n110888 1 0 1\n";
@@ -146,8 +146,8 @@ fn lackey() -> Vec<Sample> {
         Format::Lackey,
         LACKEY,
         vec![
-            bytes(0, 0, R, 0x0401_ab70, 3),
-            bytes(0, 0, R, 0x0401_ab73, 5),
+            bytes(0, 0, F, 0x0401_ab70, 3),
+            bytes(0, 0, F, 0x0401_ab73, 5),
             bytes(0, 0, W, 0x1f_ff00_0688, 8),
             bytes(0, 0, R, 0x1f_ff00_0688, 4),
             bytes(0, 0, R, 0x0421_c7cc, 4),

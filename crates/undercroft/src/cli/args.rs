@@ -11,6 +11,7 @@ use super::operate::hot_sets::{HotSetArgs, WarmArgs};
 use super::operate::mount::{MountArgs, UmountArgs};
 use super::operate::volume_plugin::VolumePluginArgs;
 use super::study::curve::args::{CurveArgs, PartitionArgs};
+use super::study::lab::args::LabArgs;
 use super::study::sim::args::{CompareArgs, SimArgs};
 use super::study::trace::args::TraceArgs;
 use clap::{Parser, Subcommand, ValueHint};
@@ -110,6 +111,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Describe, convert, cut, join or make traces of block accesses
     Trace(Box<TraceArgs>),
+    /// Trace what programs do with memory, and simulate processor caches with locked lines and victim buffers
+    Lab(LabArgs),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Show the SSD store, switch it, or drop what it holds

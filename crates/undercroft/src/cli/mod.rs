@@ -24,7 +24,7 @@ use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use study::{curve, sim, trace};
+use study::{curve, lab, sim, trace};
 use undercroft_api::client::ClientError;
 use undercroft_config::{Machine, Problems, ServePlan};
 
@@ -115,6 +115,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Sim(args) => sim::run(&args, out),
         Command::Compare(args) => sim::compare::run(&args, out),
         Command::Trace(args) => trace::run(&args, out),
+        Command::Lab(args) => lab::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::Ssd(args) => ssd::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),

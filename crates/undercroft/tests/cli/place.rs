@@ -111,7 +111,8 @@ impl Drop for Running {
     }
 }
 
-pub const COMMANDS: [&str; 31] = [
+pub const COMMANDS: [&str; 32] = [
+    "lab",
     "ssd",
     "upgrade",
     "mount",

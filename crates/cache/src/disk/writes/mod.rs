@@ -80,7 +80,7 @@ impl<P: FaultInjection> Disk<P> {
                 return;
             }
             if cx.left == 0 {
-                return self.pause(rec, cx);
+                return self.pause_in_line(rec, cx);
             }
             let mut limit = end;
             let by_disk = matches!(r.req.op, Op::WriteZeroes { .. }) && self.settings.can_write_zeroes();

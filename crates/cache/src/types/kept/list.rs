@@ -4,13 +4,15 @@
 //! Owns the form. Never reads a frame. Invariant: bytes that are not exactly what was written, whichever of them
 //! differ, are refused as a whole; so is the list of another version of the program.
 
-use super::KeptBlock;
+use super::{KeptBlock, KeptBlocks};
 use highway::{HighwayHash, HighwayHasher, Key};
 use std::fmt;
 use undercroft_engine::Tier;
 
 /// The first bytes: what it is, and of which form.
-const MAGIC: &[u8; 8] = b"uckept02";
+const MAGIC: &[u8; 8] = b"uckept03";
+/// How lists of all forms begin.
+const ANY_FORM: &[u8] = b"uckept";
 /// Bytes of a block: its number, its frame, its tier.
 const BLOCK_BYTES: usize = 8 + 4 + 1;
 /// The sum at the end.
@@ -39,8 +41,8 @@ pub struct KeptDisk {
     /// What the files of its image said when it was closed; the list only keeps it. `None` if nobody can tell whether
     /// they are changed.
     pub image: Option<[u8; KeptDisk::IMAGE_BYTES]>,
-    /// Those first that would be evicted first.
-    pub blocks: Vec<KeptBlock>,
+    /// What is cached.
+    pub kept: KeptBlocks,
 }
 
 impl KeptDisk {
@@ -134,16 +136,17 @@ impl<'a> Reader<'a> {
             [1] => Some(self.take(KeptDisk::IMAGE_BYTES)?.try_into().map_err(|_| UnusableList::Damaged)?),
             _ => return Err(UnusableList::Damaged),
         };
+        let lead_bytes = u32::try_from(self.number()?).map_err(|_| UnusableList::Damaged)?;
         let count = self.count(BLOCK_BYTES)?;
         let blocks = (0..count).map(|_| self.block()).collect::<Result<_, _>>()?;
-        Ok(KeptDisk { name, size_bytes, worker, image, blocks })
+        Ok(KeptDisk { name, size_bytes, worker, image, kept: KeptBlocks { lead_bytes, blocks } })
     }
 }
 
 impl KeptList {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let blocks: usize = self.disks.iter().map(|d| d.blocks.len()).sum();
+        let blocks: usize = self.disks.iter().map(|d| d.kept.blocks.len()).sum();
         let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES + 4096);
         bytes.extend(MAGIC);
         put_text(&mut bytes, env!("CARGO_PKG_VERSION"));
@@ -153,8 +156,8 @@ impl KeptList {
             [d.size_bytes, d.worker].iter().for_each(|&n| put(&mut bytes, n));
             bytes.push(u8::from(d.image.is_some()));
             bytes.extend(d.image.iter().flatten());
-            put(&mut bytes, d.blocks.len() as u64);
-            for k in &d.blocks {
+            [u64::from(d.kept.lead_bytes), d.kept.blocks.len() as u64].iter().for_each(|&n| put(&mut bytes, n));
+            for k in &d.kept.blocks {
                 put(&mut bytes, k.block);
                 bytes.extend(k.frame.to_le_bytes());
                 bytes.push(tier_number(k.tier));
@@ -172,10 +175,11 @@ impl KeptList {
     pub fn decode(bytes: &[u8]) -> Result<Self, UnusableList> {
         let (body, said) = bytes.split_last_chunk::<SUM_BYTES>().ok_or(UnusableList::Damaged)?;
         let mut reader = Reader(body);
-        if reader.take(MAGIC.len())? != MAGIC || sum(body) != u64::from_le_bytes(*said) {
+        let magic = reader.take(MAGIC.len())?;
+        if sum(body) != u64::from_le_bytes(*said) || !magic.starts_with(ANY_FORM) {
             return Err(UnusableList::Damaged);
         }
-        if reader.text()? != env!("CARGO_PKG_VERSION") {
+        if magic != MAGIC || reader.text()? != env!("CARGO_PKG_VERSION") {
             return Err(UnusableList::Version);
         }
         let (memory_bytes, workers) = (reader.number()?, reader.number()?);
@@ -200,7 +204,7 @@ mod tests {
             size_bytes: 1 << 40,
             worker: n,
             image: (n == 1).then_some([7; KeptDisk::IMAGE_BYTES]),
-            blocks: (0..20 * n).map(kept).collect(),
+            kept: KeptBlocks { lead_bytes: 512 * n as u32, blocks: (0..20 * n).map(kept).collect() },
         };
         KeptList { memory_bytes: 4 << 30, workers: 2, disks: vec![disk("web:root", 1), disk("db", 0), disk("", 2)] }
     }
@@ -227,11 +231,14 @@ mod tests {
 
     #[test]
     fn that_of_another_version_is_refused() {
-        let mut bytes = some().encode();
-        bytes.truncate(bytes.len() - SUM_BYTES);
-        bytes[16] ^= 1; // the first byte of the version
-        let sum = sum(&bytes);
-        put(&mut bytes, sum);
-        assert_eq!(KeptList::decode(&bytes), Err(UnusableList::Version));
+        // The form, and the first byte of the version.
+        for at in [MAGIC.len() - 1, 16] {
+            let mut bytes = some().encode();
+            bytes.truncate(bytes.len() - SUM_BYTES);
+            bytes[at] ^= 1;
+            let sum = sum(&bytes);
+            put(&mut bytes, sum);
+            assert_eq!(KeptList::decode(&bytes), Err(UnusableList::Version));
+        }
     }
 }

@@ -324,11 +324,16 @@ pub(in super::super) struct Gone {
     pub(in super::super) life: u64,
     /// The files of its image, which this keeps locked.
     pub(in super::super) files: Option<ImageFiles>,
+    /// What was written to it is on it: otherwise what its files say is not what the store has.
+    pub(in super::super) is_durable: bool,
 }
 
 impl Gone {
     /// The stamp of the image, once it has settled; `None` if it tells nothing, or does not settle soon.
     fn stamp_at_rest(&self) -> Option<ImageStamp> {
+        if !self.is_durable {
+            return None;
+        }
         let until = Instant::now() + SETTLE_WAIT;
         loop {
             let stamp = self.files.as_ref()?.stamp().ok()??;

@@ -10,7 +10,7 @@ mod shown;
 mod void;
 
 pub(super) use keeper::{Gone, begin};
-pub(super) use passing::refusal;
+pub(super) use passing::{ComingSsd, refusal};
 
 use super::disk::Opened;
 use super::locks::{Ordered, Rank};

@@ -13,9 +13,10 @@ use crate::worker::WorkerHandle;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use undercroft_backend::ImageFiles;
-use undercroft_backend::ssd::SsdDevices;
+use undercroft_backend::ssd::{SetId, SsdDevices};
 use undercroft_cache::ssd::{HANDOVER_FORM, Media, OwnerId, Ssd, SsdUse, Stamp};
 use undercroft_cache::{KeptDisk, NoFaults};
 use undercroft_config::SsdPlan;
@@ -48,6 +49,43 @@ pub(in super::super) fn refusal(of: &OfferedSsd, plan: &SsdPlan) -> Option<Strin
 
 fn failed(why: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("SSD store: {why}"))
+}
+
+/// A store that is being made of what another process has told.
+pub(in super::super) struct ComingSsd {
+    making: JoinHandle<io::Result<Made>>,
+    disks: Vec<LeftUse>,
+}
+
+/// The stores of all workers, with what they are on.
+struct Made {
+    stores: super::Stores,
+    open: super::OpenDevices,
+    blocks: u64,
+}
+
+/// Makes the stores of so many workers of what was `told` of each, on these open files.
+fn made(
+    plan: &SsdPlan,
+    workers: usize,
+    id: SetId,
+    files: Vec<Vec<OwnedFd>>,
+    told: Vec<SharedMemory>,
+) -> io::Result<Made> {
+    let devices = SsdDevices::passed(plan, workers as u32, id, files).map_err(failed)?;
+    let (mut stores, mut names, mut blocks, mut engine) = (Vec::new(), Vec::new(), 0, "io_uring");
+    for (told, worker) in told.iter().zip(0..) {
+        let regions = devices.regions(worker);
+        let sizes: Vec<_> = regions.iter().map(|r| (Media::bytes(r), plan.segment_bytes as u32)).collect();
+        let mut ssd = Ssd::take_over(&told.take()?, &sizes, NoFaults).map_err(failed)?;
+        recovery::arrange(&mut ssd, plan, workers, recovery::discards(&devices));
+        names.extend(ssd.names());
+        blocks += ssd.stats().iter().map(|s| s.blocks).sum::<u64>();
+        let (backends, of) = WorkerStore::backends(&devices, &regions).map_err(failed)?;
+        engine = of;
+        stores.push((ssd, backends));
+    }
+    Ok(Made { stores, open: super::OpenDevices { devices, engine, names }, blocks })
 }
 
 impl Service {
@@ -140,38 +178,40 @@ impl Service {
         }
     }
 
-    /// Takes over what another process has told of its store, in place of opening it. It is at rest until
-    /// [`Service::go_on_with_ssd`].
-    pub(in super::super) fn take_ssd(&self, left: LeftSsd, from: &mut dyn Iterator<Item = OwnedFd>) -> io::Result<()> {
-        let plan = self.plan();
+    /// Begins to make a store of what another process has told of its own, in place of opening it: on a thread of its
+    /// own, since nobody is served meanwhile.
+    pub(in super::super) fn make_ssd(
+        &self,
+        left: LeftSsd,
+        from: &mut dyn Iterator<Item = OwnedFd>,
+    ) -> io::Result<ComingSsd> {
         let missing = || failed("a descriptor is missing");
         let mut told = Vec::new();
         for _ in &self.workers {
-            told.push(SharedMemory::from_passed(from.next().ok_or_else(missing)?)?.take()?);
+            told.push(SharedMemory::from_passed(from.next().ok_or_else(missing)?)?);
         }
         let files: Vec<Vec<OwnedFd>> = left.devices.iter().map(|n| from.take(*n).collect()).collect();
         if files.iter().zip(&left.devices).any(|(files, n)| files.len() != *n) {
             return Err(missing());
         }
-        let devices = SsdDevices::passed(&plan.ssd, self.workers.len() as u32, left.id, files).map_err(failed)?;
-        let (mut stores, mut names, mut blocks, mut engine) = (Vec::new(), Vec::new(), 0, "io_uring");
-        for (told, worker) in told.iter().zip(0..) {
-            let regions = devices.regions(worker);
-            let sizes: Vec<_> = regions.iter().map(|r| (Media::bytes(r), plan.ssd.segment_bytes as u32)).collect();
-            let mut ssd = Ssd::take_over(told, &sizes, NoFaults).map_err(failed)?;
-            recovery::arrange(&mut ssd, &plan.ssd, self.workers.len(), recovery::discards(&devices));
-            names.extend(ssd.names());
-            blocks += ssd.stats().iter().map(|s| s.blocks).sum::<u64>();
-            let (backends, of) = WorkerStore::backends(&devices, &regions).map_err(failed)?;
-            engine = of;
-            stores.push((ssd, backends));
-        }
+        let (plan, workers, id) = (self.plan().ssd.clone(), self.workers.len(), left.id);
+        let make = move || made(&plan, workers, id, files, told);
+        let making = std::thread::Builder::new().name("ssd".into()).spawn(make)?;
+        Ok(ComingSsd { making, disks: left.disks })
+    }
+
+    /// Takes it, when it is made, and has the disks that are here use it. It is at rest until
+    /// [`Service::go_on_with_ssd`].
+    pub(in super::super) fn take_ssd(&self, coming: ComingSsd) -> io::Result<()> {
+        let Made { stores, open, blocks } = coming.making.join().map_err(|_| failed("it cannot be made"))??;
         super::give(&self.workers, stores).map_err(failed)?;
         let bytes = undercroft_units::human_size(blocks * FRAME_BYTES as u64);
         tracing::info!("SSD store: goes on with {bytes} of the process before");
         let mut state = self.ssd.lock();
-        state.open = Opening::Open(super::OpenDevices { devices, engine, names });
-        state.told = left.disks.into_iter().map(|of| (of.disk.clone(), of)).collect();
+        state.open = Opening::Open(open);
+        state.told = coming.disks.into_iter().map(|of| (of.disk.clone(), of)).collect();
+        drop(state);
+        self.disks().iter().for_each(|disk| self.use_ssd(disk, true));
         Ok(())
     }
 

@@ -46,7 +46,7 @@ fn what_is_agreed_on_is_what_both_can() {
     let abilities = u64::from(f.u32().unwrap());
     let wanted = ability::ASYNC_READ | ability::BIG_WRITES | ability::ASYNC_DIO | ability::MAX_PAGES;
     assert_eq!(abilities, wanted | ability::PARALLEL_DIROPS);
-    assert_eq!((f.u16(), f.u16(), f.u32()), (Some(128), Some(96), Some(1 << 20)));
+    assert_eq!((f.u16(), f.u16(), f.u32()), (Some(128), Some(96), Some(128 << 10)));
     assert_eq!((f.u32(), f.u16()), (Some(1), Some(256)));
     let few = run.ask(opcode::INIT, &init(7, 31, ability::ASYNC_READ as u32)).body;
     assert_eq!(few[12..16], [1, 0, 0, 0]);

@@ -4,6 +4,7 @@
 //! policies, curves and controllers are those that serve guests.
 
 pub mod curve;
+pub mod lab;
 mod plot_file;
 pub mod reading;
 pub mod sim;

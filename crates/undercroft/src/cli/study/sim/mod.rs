@@ -17,6 +17,7 @@ mod tenants_report;
 use self::args::{Engine, SimArgs};
 use self::compare::plot;
 use self::rows::{Columns, Values};
+pub use self::run::name_of;
 use self::run::run_trace;
 use crate::cli::Failure;
 use crate::cli::interrupt::interrupt;
