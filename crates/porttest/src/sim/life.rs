@@ -58,7 +58,7 @@ impl Sim {
                 self.break_queue(p);
                 self.deadly = deadly;
             }
-            51 | 52 if self.paging.is_none() || self.rng.one_in(8) => self.start_anew(true),
+            51 | 52 if self.paging.is_none() || self.rng.one_in(32) => self.start_anew(true),
             53 => self.storm(p),
             54 if self.rng.one_in(2) => self.rest(),
             55 => {
@@ -69,7 +69,8 @@ impl Sim {
             }
             56 => {
                 // Out of nothing: no store is on the way to it.
-                if self.rng.one_in(4) {
+                // With pages of a guest elsewhere than blocks, there is to be time to learn that.
+                if self.rng.one_in(if self.paging.is_none() { 4 } else { 32 }) {
                     self.world.dead = Some(StoreSite::Wish);
                 }
             }
