@@ -40,8 +40,8 @@ test             groff-base           checks the man pages that the program writ
 test,bench,demo  qemu-utils           qemu-img, qemu-io, qemu-nbd: images, real I/O patterns, a peer
 test,bench,demo  qemu-system-x86      boots guests
 test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache of today; the strongest peer
-test,bench,demo  nbdkit               an NBD server to compare with, to stand upstream, and to make a disk slow
-test             python3-libnbd       NBD clients in the tests that do odd things
+test,bench,demo,locking  nbdkit               an NBD server to compare with, to stand upstream, and to make a disk slow
+test,locking     python3-libnbd       NBD clients in the tests that do odd things, and of loads that are traces
 test,bench,demo,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
 test,bench       openssl              makes certificates, where TLS is tested or measured
 test             libvirt-clients      virt-xml-validate: checks the XML that is printed for libvirt (8 MB with what it needs)

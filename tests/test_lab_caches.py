@@ -29,7 +29,8 @@ def test_a_program_is_traced_and_its_trace_goes_through_caches(tmp_path):
     done = lab("trace", trace, "--", "cksum", data)
     assert done.stdout.split()[1:] == [str(16384), str(data)], done.stdout
     assert "wrote" in done.stderr and "accesses" in done.stderr
-    said = json.loads(lab("caches", trace, "--size", "4KiB,16KiB", "--optimum", "--online", "--json").stdout)
+    more = ["--optimum", "--online", "--probability", "--whole"]
+    said = json.loads(lab("caches", trace, "--size", "4KiB,16KiB", *more, "--json").stdout)
     assert {row["trace"] for row in said} == {"sum.memory.zst"}
     for size in (4096, 16384):
         rows = [row for row in said if row["size_bytes"] == size]
@@ -39,6 +40,9 @@ def test_a_program_is_traced_and_its_trace_goes_through_caches(tmp_path):
         assert {row["references"] for row in rows} == {plain["references"]} and plain["references"] > 16384
         assert by["optimum"]["misses"] <= min(row["misses"] for row in rows if "extra" not in row["way"])
         assert by["victim buffer (extra)"]["misses"] <= plain["misses"]
+        rule = [by[f"probability-{how}{arm}"] for how in ("literal", "aged") for arm in ("", ", lock")]
+        assert {row["lock_percent"] for row in rule} == {None, 5.0}
+        assert by["whole cache locked"]["lock_percent"] == 100
         assert by["lock"]["locked_percent"] == pytest.approx(100 * 4 / 64 if size == 4096 else 100 * 13 / 256)
         assert by["lock"]["change"] == pytest.approx(by["lock"]["miss_percent"] - plain["miss_percent"])
     small, large = ([r for r in said if r["size_bytes"] == s and r["way"] == "none"][0] for s in (4096, 16384))
@@ -60,7 +64,7 @@ def test_cores_lock_ways_and_say_what_a_task_waits_for(tmp_path):
         lab("trace", traces[-1], "--limit", "200000", "--", *words)
     done = lab("cores", *traces, "--core-size", "4KiB,64KiB", "--repeat", "2", "--new", "job1.memory", "--json")
     rows = json.loads(done.stdout)
-    assert [row["strategy"] for row in rows[:5]] == ["none", "random", "static", "dynamic", "hybrid"]
+    assert [row["strategy"] for row in rows[:5]] == ["none", "loaded", "random", "static", "dynamic"]
     for row in rows:
         # An access across a border of lines is two references.
         assert 2 * 2 * 200_000 <= row["references"] < 2.1 * 2 * 200_000

@@ -137,6 +137,31 @@ def test_an_upgrade_does_not_hide_that_a_flush_failed(volatile, serve):
         assert a.flush() == 0
 
 
+def test_who_was_not_told_before_an_upgrade_is_told_after_it(volatile, serve):
+    """An upgrade that was refused because a flush failed, and that is asked for again at once; and a server that has
+    lost something before one."""
+    daemon = serve([Disk("up", volatile.uri, "nbd")], store="keep = true")
+    with Client(daemon) as a:
+        assert a.write(0, b"A") == 0
+        volatile.refuses.touch()
+        assert daemon.call("upgrade", check=False).returncode == 1
+        volatile.refuses.unlink()
+    daemon.upgrade()
+    with Client(daemon) as a:
+        assert a.flush() == EIO and a.flush() == 0
+    daemon.upgrade()
+    with Client(daemon) as a, Client(daemon) as b:
+        assert a.flush() == 0 and b.flush() == 0
+        lose(volatile, a, 4096, b"B")
+        until(lambda: a.read(4096) != b"B" * 4096, "the block is what the server has")
+        assert b.flush() == EIO and b.flush() == 0
+        daemon.upgrade()
+    # One of them had been told; the first that comes is taken for the other.
+    with Client(daemon) as a, Client(daemon) as b:
+        assert a.flush() == EIO and a.flush() == 0
+        assert b.flush() == 0
+
+
 def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):
     """A writer may come back on another connection, before the loss or after it; that others were told is no news to
     it."""

@@ -9,9 +9,12 @@ import time
 
 import pytest
 from harness import images
-from harness.daemon import Daemon, Disk
+from harness.daemon import Daemon, Disk, until
+from harness.fuse import UnflushableFile
 from harness.programs import PATIENCE, need, run
 from harness.ssd import fill, have_shares, read_all, rest, section, ssd, write
+from harness.manager import wrap
+from harness.volumes import need_loops
 
 SIZE = 48 * images.MIB
 
@@ -91,6 +94,62 @@ def test_a_killed_daemon_keeps_what_was_at_rest_and_nothing_else(daemon):
     daemon.start()
     assert ssd(daemon)["cached_bytes"] == 0, "a disk that was changed had not been written down again"
     assert read_all(daemon) == images.digest(daemon.image)
+
+
+@pytest.fixture
+def unflushable(scratch):
+    """A file system on a disk that fails when it is to make durable what was written, while it is told to."""
+    need_loops()
+    need("mkfs.ext4", "losetup")
+    disk = UnflushableFile(scratch / "disk", SIZE + 16 * images.MIB)
+    loop, where = run("losetup", "--find", "--show", disk.path).stdout.strip(), scratch / "fs"
+    try:
+        # Without a journal, so that one failure is not the end of it.
+        run("mkfs.ext4", "-q", "-O", "^has_journal", loop)
+        where.mkdir()
+        run("mount", loop, where)
+        disk.where = where
+        yield disk
+    finally:
+        disk.refuses = False
+        run("umount", "-l", where, check=False)
+        run("losetup", "--detach", loop, check=False)
+        disk.close()
+
+
+@pytest.mark.parametrize("ends", ["stop", "detach", "restart"])
+def test_blocks_of_an_image_that_could_not_be_flushed_are_dropped(make, unflushable, manager, ends):
+    """What was written down of an image at rest is not good any more when its last flush fails: its times are what they
+    were, and who knows what it has lost."""
+    need("nbdcopy", "qemu-io")
+    image = images.raw(unflushable.where / "a.raw", SIZE, seed=9)
+    run("sync", "--file-system", image)
+    daemon = make("d", [Disk("a", image, "raw")])
+    start = daemon.start
+    if ends == "restart":
+        # The manager keeps what is in RAM.
+        daemon.store, daemon.wrap = "keep = true", wrap
+        daemon.write_config([Disk("a", image, "raw")])
+        start = lambda: manager.start(daemon)  # noqa: E731
+    start()
+    write(daemon, 1 << 20, 0x5A)
+    fill(daemon, image)
+    rest()
+    unflushable.refuses = True
+    if ends == "detach":
+        daemon.call("detach", "a")
+        until(lambda: not daemon.status()["disks"], "it is gone")
+        unflushable.refuses = False
+        daemon.call("reload")
+        until(lambda: daemon.status()["disks"], "it is back")
+        assert ssd(daemon)["cached_bytes"] == 0, ssd(daemon)
+    daemon.stop()
+    assert "the last flush failed" in daemon.log()
+    assert ("left to the service manager: " in daemon.log()) == (ends == "restart")
+    unflushable.refuses = False
+    start()
+    assert ssd(daemon)["cached_bytes"] == 0, ssd(daemon)
+    assert read_all(daemon) == images.digest(image)
 
 
 def test_writes_are_never_covered_by_what_is_in_the_store(daemon):

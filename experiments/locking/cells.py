@@ -31,13 +31,24 @@ class Cell:
     def __init__(self, name, words):
         self.id, self.words = name, [str(word) for word in words]
 
+    def run(self, undercroft, _work):
+        """Its rows, and how long it took."""
+        began = time.monotonic()
+        said = process.run([undercroft, "lab", *self.words, "--json"], f"undercroft lab {' '.join(self.words)}", 3600)
+        try:
+            rows = json.loads(said)
+        except ValueError as e:
+            raise Stopped(f"undercroft lab has said no JSON: {e}") from None
+        words = [portable(word) for word in self.words]
+        return {"words": words, "seconds": round(time.monotonic() - began, 2), "rows": rows}
+
 
 def reference_cells(folder=SHARED / "traces" / "memory"):
     """The traces of the design page."""
     found = []
     for name in REFERENCE:
         trace = [folder / f"{name}.u64le.zst", "--format", "memory"]
-        more = ["--online", "--optimum", "--probability", "--policy", POLICIES]
+        more = ["--online", "--optimum", "--probability", "--whole", "--policy", POLICIES]
         found.append(Cell(f"sizes-{name}", ["caches", *trace, "--size", SIZES, *more]))
         found.append(Cell(f"percents-{name}", ["caches", *trace, "--size", "4KiB", "--lock", PERCENTS]))
         found.append(Cell(f"preload-{name}", ["caches", *trace, "--size", "4KiB", "--preload"]))
@@ -100,15 +111,3 @@ def make_traces(undercroft, programs, folder, screen):
 def portable(word):
     """A word without the places that this machine has."""
     return word.replace(str(SHARED), "../shared").removeprefix(f"{ROOT}/")
-
-
-def run(undercroft, cell):
-    """Its rows, and how long it took."""
-    began = time.monotonic()
-    said = process.run([undercroft, "lab", *cell.words, "--json"], f"undercroft lab {' '.join(cell.words)}", 3600)
-    try:
-        rows = json.loads(said)
-    except ValueError as e:
-        raise Stopped(f"undercroft lab has said no JSON: {e}") from None
-    words = [portable(word) for word in cell.words]
-    return {"words": words, "seconds": round(time.monotonic() - began, 2), "rows": rows}

@@ -6,6 +6,7 @@ Owns their layout. Never simulates. Invariant: drawn from stored results alone.
 from exclusive.plots import save, setup
 
 from .cells import REFERENCE
+from .report import better
 
 LINES = {
     "none": ("#8a8f98", "o-"),
@@ -47,12 +48,13 @@ def draw(data, out):
         for axis, size in zip(axes, chosen, strict=True):
             for strategy, colour in STRATEGIES.items():
                 of = [r for r in rows if r["core_bytes"] == size and r["strategy"] == strategy]
-                x, y = [0] + [r["lock_percent"] for r in of], [0] + [r["better_percent"] for r in of]
+                loaded = next(r for r in rows if r["core_bytes"] == size and r["strategy"] == "loaded")
+                x, y = [0] + [r["lock_percent"] for r in of], [0] + [better(r, loaded) for r in of]
                 axis.plot(x, y, "o-", color=colour, markersize=3, linewidth=1.2, label=strategy)
             axis.axhline(0, color="#8a8f98", linewidth=0.6)
             axis.set_title(f"L1 {size // 1024} KiB")
             axis.set_xlabel("ways locked, %")
-        axes[0].set_ylabel("less mean delay, %")
+        axes[0].set_ylabel("less mean delay than loaded, %")
         axes[0].legend(fontsize=7, frameon=False)
         found += save(plt, figure, out, "locking-cores", dpi=100)
     return found

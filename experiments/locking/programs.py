@@ -4,6 +4,7 @@ Owns their commands and inputs, all of which are made of files that do not chang
 program and input give the same accesses, but for what the loader and libraries of the machine do.
 """
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ PACKAGES = {
     "gzip": "gzip", "bzip2": "bzip2", "xz": "xz-utils", "zstd": "zstd", "sort": "coreutils", "sha256sum": "coreutils",
     "mawk": "mawk", "perl": "perl", "sqlite3": "sqlite3", "grep": "grep", "bc": "bc", "diff": "diffutils",
     "python3": "python3", "cjpeg": "libjpeg-turbo-progs", "ppmtogif": "netpbm", "cc": "gcc", "valgrind": "valgrind",
+    "nbdkit": "nbdkit",
 }  # fmt: skip
 
 SQL = """
@@ -87,6 +89,8 @@ def fft(folder):
 def missing():
     """What has to be installed first."""
     wanted = [package for program, package in PACKAGES.items() if not shutil.which(program)]
+    if importlib.util.find_spec("nbd") is None:
+        wanted.append("python3-libnbd")
     return sorted(set(wanted))
 
 

@@ -3,7 +3,7 @@
 
 Runs `undercroft lab` on the memory traces of ../shared and on programs that are traced here, keeps the results, and
 writes docs/results/locking.md with pictures, and the same as locking.html. Nothing in it is a matter of time but the
-traces, which take minutes.
+traces, which take minutes, and the cells `measured-...`, which put loads on the daemon and want a quiet machine.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from locking import cells, page, plots, programs, report  # noqa: E402
+from locking import cells, measured, page, plots, programs, report  # noqa: E402
 from rig.command import end_in_order  # noqa: E402
 from rig.guest import ROOT  # noqa: E402
 from rig.process import Stopped  # noqa: E402
@@ -95,7 +95,7 @@ def measure(a, data, stored):
     cells.make_traces(a.undercroft, known, a.work / "traces", lambda line: print(line, flush=True))
     for n, cell in enumerate(wanted, 1):
         print(f"[{n}/{len(wanted)}] {cell.id}", flush=True)
-        data[cell.id] = cells.run(a.undercroft, cell)
+        data[cell.id] = cell.run(a.undercroft, a.work)
         save(stored, data)
     return None
 
@@ -103,7 +103,8 @@ def measure(a, data, stored):
 def all_cells(known, work):
     """All cells, in order."""
     traces = work / "traces"
-    return cells.reference_cells() + cells.own_cells(known, traces) + cells.core_cells(known, traces)
+    simulated = cells.reference_cells() + cells.own_cells(known, traces) + cells.core_cells(known, traces)
+    return simulated + measured.measured_cells(programs.SHARED / "traces" / "memory")
 
 
 def main(argv=None):

@@ -1,7 +1,8 @@
-"""A file of FUSE whose server answers everything but that a certain process closes it, until it is told to.
+"""A file of FUSE whose server answers everything but that a certain process closes it, until it is told to; and one
+that holds what is written, and fails when it is to make that durable, while it is told to.
 
-Owns the mount and a thread that serves it. Invariant: reads are zeroes and writes go nowhere; no close is lost, all are
-answered at the end.
+Owns the mount and a thread that serves it. Invariant: reads of the first are zeroes and writes go nowhere; no close is
+lost, all are answered at the end.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import pytest
 from .programs import need_root
 
 # Of include/uapi/linux/fuse.h.
-GETATTR, OPEN, READ, WRITE, STATFS, RELEASE, FLUSH, INIT, DESTROY = 3, 14, 15, 16, 17, 18, 25, 26, 38
+GETATTR, OPEN, READ, WRITE, STATFS, RELEASE, FSYNC, FLUSH, INIT, DESTROY = 3, 14, 15, 16, 17, 18, 20, 25, 26, 38
 FORGET, INTERRUPT, BATCH_FORGET = 2, 36, 42
 ROOT = 1
 REQUEST_MAX = 1 << 20
@@ -125,3 +126,25 @@ class FuseFile:
 
     def _answer(self, unique: int, body: bytes = b"", error: int = 0) -> None:
         os.write(self.device, struct.pack("<IiQ", 16 + len(body), -error, unique) + body)
+
+
+class UnflushableFile(FuseFile):
+    """One that holds what is written. While `refuses` is set, nobody can have it made durable."""
+
+    def __init__(self, path: Path, size: int):
+        self.contents, self.refuses = bytearray(size), False
+        super().__init__(path, size)
+
+    def _handle(self, request: bytes) -> None:
+        opcode, unique = struct.unpack_from("<IQ", request, 4)
+        if opcode == READ:
+            _, offset, size = struct.unpack_from("<QQI", request, 40)
+            self._answer(unique, bytes(self.contents[offset : offset + size]))
+        elif opcode == WRITE:
+            _, offset, size = struct.unpack_from("<QQI", request, 40)
+            self.contents[offset : offset + size] = request[80 : 80 + size]
+            self._answer(unique, struct.pack("<II", size, 0))
+        elif opcode == FSYNC:
+            self._answer(unique, error=errno.EIO if self.refuses else 0)
+        else:
+            super()._handle(request)

@@ -126,6 +126,8 @@ pub enum Bug {
     LossKeepsWrites,
     /// Flushes succeed though writes before them were lost.
     LossNotTold,
+    /// Another process tells nobody of what the one before it lost.
+    LossEndsWithProcess,
     /// Frames of read-ahead that are in use go back to requests when a disk is to read less far ahead.
     AheadCutUnderWay,
     /// A long read that goes on after a pause leaves a block out.
@@ -259,7 +261,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 110] = [
+    pub const ALL: [Bug; 111] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -306,6 +308,7 @@ impl Bug {
         Bug::LossKeepsCache,
         Bug::LossKeepsWrites,
         Bug::LossNotTold,
+        Bug::LossEndsWithProcess,
         Bug::AheadCutUnderWay,
         Bug::PauseSkipsBlock,
         Bug::PieceForgotten,

@@ -423,6 +423,11 @@ impl World {
         }
     }
 
+    /// Every port of a disk is to be told of a loss, once.
+    pub(crate) fn all_are_to_be_told(&mut self, d: usize) {
+        self.sides[d].untold = (0..self.ports).map(|n| self.port_of(DiskId(d as u32), n)).collect();
+    }
+
     /// The number of a disk's port.
     pub(crate) fn port_of(&self, disk: DiskId, nth: u32) -> u32 {
         disk.0 + 16 * nth

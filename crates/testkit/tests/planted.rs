@@ -180,6 +180,7 @@ planted! {
     cached_content_that_the_disk_lost_is_found: LossKeepsCache,
     a_write_over_lost_content_that_is_kept_is_found: LossKeepsWrites,
     a_flush_that_hides_a_loss_is_found: LossNotTold,
+    a_loss_that_the_next_process_hides_is_found: LossEndsWithProcess,
     frames_taken_from_what_is_read_ahead_are_found: AheadCutUnderWay,
     a_loan_that_is_not_given_back_is_found: LoanKept,
     frames_lent_that_the_pool_has_not_are_found: LentBeyondPool,

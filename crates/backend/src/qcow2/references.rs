@@ -1,12 +1,15 @@
 //! How often each cluster of a qcow2 image is referred to.
 //!
-//! Owns the counts while an image is verified. Never reads. Invariant: a cluster of the header, a refcount structure,
+//! Owns the counts while an image is verified, in memory of their own, which the kernel has back afterwards: the heap
+//! would keep most of what a hostile image took. Never reads. Invariant: a cluster of the header, a refcount structure,
 //! an L1 table or the snapshot table is referred to once; a cluster is an L2 table or data, never both.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use undercroft_host::{Arena, FRAME_BYTES, Frame};
 
-/// Clusters whose counts are kept together.
-const PAGE: u64 = 4096;
+/// Clusters whose counts are kept together, in a frame.
+const PAGE: u64 = FRAME_BYTES as u64 / 2;
 /// The count of a cluster that belongs to one table alone.
 const OWNED: u16 = u16::MAX;
 /// Set in the count of an L2 table.
@@ -37,71 +40,95 @@ pub(super) struct Referred {
 }
 
 /// Counts of references by cluster.
-#[derive(Debug)]
 pub(super) struct References {
-    pages: BTreeMap<u64, Box<[u16; PAGE as usize]>>,
-    pages_max: usize,
+    pages: BTreeMap<u64, Frame>,
+    /// Fresh frames are zeroes, and none goes back before the end.
+    frames: Option<Arena>,
+}
+
+impl Drop for References {
+    fn drop(&mut self) {
+        for frame in std::mem::take(&mut self.pages).into_values() {
+            let Some(frames) = &mut self.frames else { unreachable!("a frame of no arena") };
+            frames.put(frame);
+        }
+    }
+}
+
+/// The place of a cluster's count in its page.
+fn place(cluster: u64) -> std::ops::Range<usize> {
+    let at = (cluster % PAGE) as usize * 2;
+    at..at + 2
+}
+
+fn read(page: &Frame, cluster: u64) -> u16 {
+    page.bytes()[place(cluster)].try_into().map_or(0, u16::from_ne_bytes)
 }
 
 impl References {
     /// No references yet; at most `bytes_max` bytes of counts.
     pub fn new(bytes_max: usize) -> Self {
-        Self { pages: BTreeMap::new(), pages_max: (bytes_max / (PAGE as usize * 2)).max(1) }
+        // Without address space for them, there is room for none.
+        Self { pages: BTreeMap::new(), frames: Arena::new(bytes_max / FRAME_BYTES).ok() }
     }
 
-    fn at(&mut self, cluster: u64) -> Result<&mut u16, Clash> {
-        if !self.pages.contains_key(&(cluster / PAGE)) && self.pages.len() == self.pages_max {
-            return Err(Clash::TooLarge);
-        }
-        let page = self.pages.entry(cluster / PAGE).or_insert_with(|| Box::new([0; PAGE as usize]));
-        Ok(&mut page[(cluster % PAGE) as usize])
+    fn get(&self, cluster: u64) -> u16 {
+        self.pages.get(&(cluster / PAGE)).map_or(0, |page| read(page, cluster))
+    }
+
+    fn set(&mut self, cluster: u64, n: u16) -> Result<(), Clash> {
+        let page = match self.pages.entry(cluster / PAGE) {
+            Entry::Occupied(page) => page.into_mut(),
+            Entry::Vacant(page) => {
+                let frame = self.frames.as_mut().and_then(Arena::take);
+                page.insert(frame.ok_or(Clash::TooLarge)?)
+            }
+        };
+        page.bytes_mut()[place(cluster)].copy_from_slice(&n.to_ne_bytes());
+        Ok(())
     }
 
     /// Enters a cluster of a table that nothing else may refer to.
     pub fn own(&mut self, cluster: u64) -> Result<(), Clash> {
-        let n = self.at(cluster)?;
-        if *n != 0 {
-            return Err(Clash::Taken(what(*n)));
+        match self.get(cluster) {
+            0 => self.set(cluster, OWNED),
+            n => Err(Clash::Taken(what(n))),
         }
-        *n = OWNED;
-        Ok(())
     }
 
     /// Enters a reference of an L1 table to an L2 table; true if it is the first.
     pub fn table(&mut self, cluster: u64, alone: bool) -> Result<bool, Clash> {
-        let n = self.at(cluster)?;
-        let first = *n == 0;
-        if !first && (*n == OWNED || *n & TABLE == 0) {
-            return Err(Clash::Taken(what(*n)));
+        let n = self.get(cluster);
+        let first = n == 0;
+        if !first && (n == OWNED || n & TABLE == 0) {
+            return Err(Clash::Taken(what(n)));
         }
-        *n |= TABLE;
-        add(n, 1, alone)?;
+        self.set(cluster, more(n | TABLE, 1, alone)?)?;
         Ok(first)
     }
 
     /// How many L1 entries refer to the L2 table at `cluster`.
     pub fn tables_at(&self, cluster: u64) -> u64 {
-        let n = self.pages.get(&(cluster / PAGE)).map_or(0, |p| p[(cluster % PAGE) as usize]);
-        count(n)
+        count(self.get(cluster))
     }
 
     /// Enters `times` references to a data cluster.
     pub fn data(&mut self, cluster: u64, times: u64, alone: bool) -> Result<(), Clash> {
-        let n = self.at(cluster)?;
-        if *n & TABLE != 0 {
-            return Err(Clash::Taken(what(*n)));
+        let n = self.get(cluster);
+        if n & TABLE != 0 {
+            return Err(Clash::Taken(what(n)));
         }
-        add(n, times, alone)
+        self.set(cluster, more(n, times, alone)?)
     }
 
     /// Every cluster that is referred to, in order.
     pub fn all(&self) -> impl Iterator<Item = Referred> {
         self.pages.iter().flat_map(|(page, counts)| {
-            counts.iter().enumerate().filter(|(_, n)| **n != 0).map(move |(i, n)| Referred {
-                cluster: page * PAGE + i as u64,
-                count: count(*n),
-                alone: *n == OWNED || n & ALONE != 0,
-            })
+            let clusters = page * PAGE..(page + 1) * PAGE;
+            clusters
+                .map(|cluster| (cluster, read(counts, cluster)))
+                .filter(|(_, n)| *n != 0)
+                .map(|(cluster, n)| Referred { cluster, count: count(n), alone: n == OWNED || n & ALONE != 0 })
         })
     }
 }
@@ -118,13 +145,13 @@ fn count(n: u16) -> u64 {
     if n == OWNED { 1 } else { u64::from(n & (ALONE - 1)) }
 }
 
-fn add(n: &mut u16, times: u64, alone: bool) -> Result<(), Clash> {
-    let sum = count(*n).saturating_add(times);
+/// A count with so many references more.
+fn more(n: u16, times: u64, alone: bool) -> Result<u16, Clash> {
+    let sum = count(n).saturating_add(times);
     if sum > COUNT_MAX {
         return Err(Clash::TooMany);
     }
-    *n = *n & (TABLE | ALONE) | sum as u16 | if alone { ALONE } else { 0 };
-    Ok(())
+    Ok(n & (TABLE | ALONE) | sum as u16 | if alone { ALONE } else { 0 })
 }
 
 #[cfg(test)]
@@ -151,7 +178,7 @@ mod tests {
 
     #[test]
     fn counts_and_memory_have_limits() {
-        let mut r = References::new(16384);
+        let mut r = References::new(2 * FRAME_BYTES);
         r.data(1, COUNT_MAX, false).unwrap();
         assert_eq!(r.data(1, 1, false), Err(Clash::TooMany));
         assert_eq!(r.data(2, u64::MAX, true), Err(Clash::TooMany));

@@ -460,6 +460,20 @@ impl<P: FaultInjection> Core<P> {
             d.close_port(port);
         }
     }
+
+    /// How many ports of the disk another process has to tell of what was lost, if it goes on with the disk: 0 if all
+    /// have been told. See [`Core::owe`].
+    pub fn untold(&self, id: DiskId) -> u32 {
+        self.disk(id).map_or(0, |d| d.untold())
+    }
+
+    /// Another process has left so many ports of the disk to be told ([`Core::untold`]): each that is open, or that
+    /// opens next, is told once, as after [`Event::Lost`](crate::Event::Lost).
+    pub fn owe(&mut self, id: DiskId, untold: u32) {
+        if let Some(d) = self.disk_mut(id) {
+            d.owe(untold);
+        }
+    }
 }
 
 impl<P: FaultInjection> Drop for Core<P> {

@@ -248,6 +248,18 @@ impl<P: FaultInjection> Disk<P> {
         self.losses.close(port);
     }
 
+    /// Ports that another process has to tell of what was lost.
+    pub(crate) fn untold(&self) -> u32 {
+        self.losses.untold()
+    }
+
+    /// Another process has left so many ports to be told of what it lost.
+    pub(crate) fn owe(&mut self, untold: u32) {
+        if !self.faults.has(Bug::LossEndsWithProcess) {
+            self.losses.owe(untold);
+        }
+    }
+
     /// Bytes of metadata held now.
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>()

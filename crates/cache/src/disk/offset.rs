@@ -128,7 +128,8 @@ impl<P: FaultInjection> Disk<P> {
         }
         // One that does not follow its guest's pages would never count otherwise again.
         let follows = self.exclusive_mode() != ExclusiveMode::Off;
-        let is_new = follows && self.is_idle() && self.own_count() == 0 && !self.has_base();
+        let nothing_ahead = self.near.iter_ahead().next().is_none();
+        let is_new = follows && self.is_idle() && self.own_count() == 0 && nothing_ahead && !self.has_base();
         let fits = lead < B && lead.is_multiple_of(self.settings.align().max(SECTOR));
         if is_new && fits {
             self.set_lead(lead, arena);

@@ -57,6 +57,16 @@ pub(crate) struct Left {
     pub(crate) sessions: Vec<LeftSession>,
     pub(crate) ssd: Option<LeftSsd>,
     pub(crate) files: Vec<LeftFile>,
+    /// Of disks that have lost something: who has not been told yet.
+    #[serde(default)]
+    pub(crate) untold: Vec<LeftUntold>,
+}
+
+/// So many ports of a disk are to be told that it has lost something.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LeftUntold {
+    pub(crate) disk: String,
+    pub(crate) ports: u32,
 }
 
 /// An SSD store. Its descriptors: what each worker's store has told, then those of its files and devices.

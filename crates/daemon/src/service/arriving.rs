@@ -10,7 +10,7 @@ use super::leaving::kept_stamp;
 use super::ssd::{ComingSsd, refusal as ssd_refusal};
 use super::{ServedDisk, Service, ServiceError};
 use crate::handover::channel::Channel;
-use crate::handover::letters::{self, Begin, FORM, Left, Offer, Prepared, Ready};
+use crate::handover::letters::{self, Begin, FORM, Left, LeftUntold, Offer, Prepared, Ready};
 use crate::worker::WorkerHandle;
 use std::collections::HashMap;
 use std::io;
@@ -42,6 +42,8 @@ pub(crate) struct Arrival {
     starters: Vec<(Arc<ServedDisk>, Starter)>,
     /// Its SSD store, as far as this process has made it its own.
     ssd: Option<ComingSsd>,
+    /// Of disks that have lost something: who is to be told.
+    untold: Vec<LeftUntold>,
     problem: Option<String>,
     /// What it took since the other process has told all: nobody serves meanwhile.
     laps: Laps,
@@ -76,7 +78,9 @@ impl Service {
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
             let (snapshot, ssd, problem, laps) = (None, None, None, Laps::default());
-            let mut arrival = Arrival { channel, disks, places, snapshot, sessions, starters, ssd, problem, laps };
+            let untold = Vec::new();
+            let mut arrival =
+                Arrival { channel, disks, places, snapshot, sessions, starters, ssd, untold, problem, laps };
             arrival.take(same, &service)?;
             return Ok((service, arrival));
         }
@@ -129,7 +133,7 @@ impl Arrival {
         let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
         let places = snapshot.disks.iter().map(|d| (d.name.clone(), d.worker as usize)).collect();
         let (snapshot, ssd, problem, laps) = (Some(snapshot), None, None, Laps::default());
-        Self { channel: None, disks, places, snapshot, sessions, starters, ssd, problem, laps }
+        Self { channel: None, disks, places, snapshot, sessions, starters, ssd, untold: Vec::new(), problem, laps }
     }
 
     /// Whether the other process is there, and goes on if this one does not.
@@ -169,6 +173,7 @@ impl Arrival {
             self.ssd = Some(service.make_ssd(ssd, &mut fds)?);
         }
         service.expect_files(left.files, &mut fds)?;
+        self.untold = left.untold;
         match KeptList::decode(&list) {
             Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
@@ -179,7 +184,7 @@ impl Arrival {
     }
 
     /// Gives the disks, which nobody reaches yet, what was cached of them, in memory and then on SSDs. All other memory
-    /// is free then.
+    /// is free then. They learn who is to be told that something was lost.
     pub(super) fn restore(&mut self, service: &Service) {
         self.laps.end("opening images");
         let mut kept: HashMap<String, KeptDisk> =
@@ -203,6 +208,11 @@ impl Arrival {
             self.problem = Some(e.to_string());
         }
         self.laps.end("SSD store");
+        for LeftUntold { disk, ports } in self.untold.drain(..) {
+            let Some(disk) = service.disks().into_iter().find(|d| d.info().name == disk) else { continue };
+            let id = disk.id();
+            let _ = disk.host().worker.wait_for(move |w| w.core().owe(id, ports));
+        }
     }
 
     /// Has a disk that listens take over the front end that was connected to it.
@@ -255,6 +265,8 @@ impl Arrival {
         }
         service.begin_files();
         service.begin_devices();
+        // Last: whoever of these is to be told of a loss has come, and is not taken for a client that comes now.
+        service.running.lock().nbd.iter().for_each(|server| server.pause(false));
         Ok(())
     }
 }

@@ -45,6 +45,11 @@ impl Service {
             Ok(blocks) => tracing::info!("left to the service manager: {blocks} cached blocks"),
             Err(e) => tracing::warn!("what is cached does not stay: {e}"),
         }
+        // What was written down of these before is more than their images may have.
+        for disk in rest.lost() {
+            let id = disk.id();
+            let _ = disk.host().worker.call(move |w| w.core().drop_ssd(id));
+        }
         self.end_ssd_at_rest(&rest);
         for d in rest.disks {
             d.disk.vhost().take().into_iter().for_each(|server| server.leave());

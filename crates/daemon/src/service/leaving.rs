@@ -11,7 +11,7 @@ use super::disk::{self, ServedDisk};
 use super::laps::Laps;
 use super::{CHANGE_WAIT, Service, ServiceError, scan};
 use crate::handover::channel::Channel;
-use crate::handover::letters::{self, Begin, FORM, Left, LeftSession, Offer, Prepared, Ready};
+use crate::handover::letters::{self, Begin, FORM, Left, LeftSession, LeftUntold, Offer, Prepared, Ready};
 use crate::http::Caller;
 use crate::systemd;
 use crate::worker::LaidDown;
@@ -81,6 +81,11 @@ pub(super) struct Rest {
 }
 
 impl Rest {
+    /// Disks of which the last flush failed.
+    pub(super) fn lost(&self) -> &[Arc<ServedDisk>] {
+        &self.lost
+    }
+
     /// # Errors
     /// The last flush of a disk failed: another process could not tell those who wrote.
     fn is_durable(&self) -> io::Result<()> {
@@ -304,6 +309,13 @@ impl Service {
             rest.laps.end("SSD store");
         }
         left.files = self.tell_files(&mut fds)?;
+        for d in &rest.disks {
+            let id = d.disk.id();
+            let ports = d.disk.host().worker.call(move |w| w.core().untold(id)).map_err(io::Error::other)?;
+            if ports > 0 {
+                left.untold.push(LeftUntold { disk: d.disk.info().name.clone(), ports });
+            }
+        }
         let (places, mut all): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         left.listeners = places;
         all.extend(fds);
@@ -424,7 +436,8 @@ impl std::fmt::Display for NotDurable {
 fn close(of: LaidDown, disk: &ServedDisk) -> Result<Option<KeptDisk>, NotDurable> {
     let name = disk.info().name.clone();
     let files = disk.take_files();
-    let Some(backend) = of.backend else { return Ok(None) };
+    // One that could not be taken from its worker was not flushed.
+    let Some(backend) = of.backend else { return Err(NotDurable) };
     if !disk::close(backend, &name) {
         return Err(NotDurable);
     }

@@ -85,7 +85,11 @@ impl Service {
         service.place(&mut images, may_wait, arrival);
         for listen in &service.plan().nbd {
             match service.listen_nbd(listen) {
-                Ok(server) => service.running.lock().nbd.push(server),
+                Ok(server) => {
+                    // Until the process that serves says that it does not any more.
+                    server.pause(arrives);
+                    service.running.lock().nbd.push(server);
+                }
                 Err(e) => images.errors.push(e),
             }
         }

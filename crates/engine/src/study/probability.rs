@@ -5,7 +5,10 @@
 //! Not a policy of an index: the window is a part of a trace whose length is known, and the cache has sets. Never reads
 //! the future. Invariant: within the window, and wherever a rule does not tell blocks apart, replacement is LRU.
 
+mod whole;
+
 use std::collections::HashMap;
+pub use whole::WholeCache;
 
 /// Which block of a set goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,16 @@ pub enum ProbabilityRule {
     Aged,
 }
 
+impl ProbabilityRule {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Literal => "probability-literal",
+            Self::Aged => "probability-aged",
+        }
+    }
+}
+
 /// The shape of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -28,7 +41,7 @@ pub struct Shape {
 }
 
 /// The window is the first of so many parts of the trace.
-const WINDOW_PARTS: usize = 10;
+pub const WINDOW_PARTS: u64 = 10;
 const FIRST_HALVING_PER_LINE: u64 = 256;
 const HALVING_PER_LINE: u64 = 128;
 
@@ -41,6 +54,32 @@ struct Counts {
     last: u64,
 }
 
+impl Counts {
+    /// With one access more, in the window or past it.
+    fn after(self, now: u64, in_window: bool) -> Self {
+        Self {
+            window: self.window + u32::from(in_window),
+            since: self.since + u32::from(!in_window),
+            aged: self.aged.saturating_add(1),
+            last: now,
+        }
+    }
+}
+
+/// What of a set goes first is least; 0 at most under the literal rule.
+fn rating(rule: ProbabilityRule, c: &Counts, now: u64, window: u64) -> f64 {
+    if now < window {
+        return 0.0;
+    }
+    match rule {
+        ProbabilityRule::Literal => {
+            let share = |count: u32, of: u64| f64::from(count) / of.max(1) as f64;
+            (share(c.since, now - window + 1) - share(c.window, window)).min(0.0)
+        }
+        ProbabilityRule::Aged => f64::from(c.aged),
+    }
+}
+
 /// The misses over `blocks`, from cold, with the first tenth of them as the window. `None` for a shape that is none.
 pub fn misses(blocks: &[u64], shape: Shape, rule: ProbabilityRule) -> Option<u64> {
     let Shape { lines, ways } = shape;
@@ -48,7 +87,7 @@ pub fn misses(blocks: &[u64], shape: Shape, rule: ProbabilityRule) -> Option<u64
         return None;
     }
     let (sets, ways) = (u64::from(lines / ways), ways as usize);
-    let window = blocks.len() / WINDOW_PARTS;
+    let window = blocks.len() / WINDOW_PARTS as usize;
     let mut cached: Vec<Vec<u64>> = vec![Vec::with_capacity(ways); sets as usize];
     let mut counts: HashMap<u64, Counts> = HashMap::new();
     let mut misses = 0;
@@ -58,13 +97,7 @@ pub fn misses(blocks: &[u64], shape: Shape, rule: ProbabilityRule) -> Option<u64
             counts.values_mut().for_each(|c| c.aged /= 2);
         }
         let known = counts.entry(block).or_default();
-        if now < window {
-            known.window += 1
-        } else {
-            known.since += 1
-        }
-        known.aged = known.aged.saturating_add(1);
-        known.last = now as u64;
+        *known = known.after(now as u64, now < window);
         let set = &mut cached[(block % sets) as usize];
         if set.contains(&block) {
             continue;
@@ -76,15 +109,7 @@ pub fn misses(blocks: &[u64], shape: Shape, rule: ProbabilityRule) -> Option<u64
         }
         let by_rule = |at: &usize| {
             let c = counts[&set[*at]];
-            let rating = match rule {
-                _ if now < window => 0.0,
-                ProbabilityRule::Literal => {
-                    let share = |count: u32, of: u64| f64::from(count) / of.max(1) as f64;
-                    (share(c.since, past + 1) - share(c.window, window as u64)).min(0.0)
-                }
-                ProbabilityRule::Aged => f64::from(c.aged),
-            };
-            (rating, c.last)
+            (rating(rule, &c, now as u64, window as u64), c.last)
         };
         let victim = (0..ways).min_by(|a, b| {
             let ((x, last_x), (y, last_y)) = (by_rule(a), by_rule(b));
@@ -95,8 +120,9 @@ pub fn misses(blocks: &[u64], shape: Shape, rule: ProbabilityRule) -> Option<u64
     Some(misses)
 }
 
-/// Whether counts are halved before the access that comes `past` accesses after the window.
-fn halves(past: u64, lines: u32) -> bool {
+/// Whether the aged rule halves counts before the access that comes `past` accesses after the window, in a cache of so
+/// many lines.
+pub fn halves(past: u64, lines: u32) -> bool {
     let (first, each) = (FIRST_HALVING_PER_LINE * u64::from(lines), HALVING_PER_LINE * u64::from(lines));
     past >= first && (past - first).is_multiple_of(each)
 }

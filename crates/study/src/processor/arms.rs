@@ -10,6 +10,7 @@ use super::lock::{LOCKED_MAX, LockSet};
 use super::profile::Profile;
 use super::shape::Shape;
 use super::victim::{Room, VICTIM_LINES};
+use undercroft_engine::probability::ProbabilityRule;
 use undercroft_trace::finished;
 
 /// What a cache is compared with the others for.
@@ -23,6 +24,8 @@ pub enum LockArm {
     Victim,
     /// Both.
     Both,
+    /// All of the cache locked, by the blocks that miss most: nothing else is cached.
+    Whole,
     /// A control: as many locks, chosen in this way.
     Control(Control),
 }
@@ -35,6 +38,7 @@ impl LockArm {
             LockArm::Lock => "lock",
             LockArm::Victim => "victim buffer",
             LockArm::Both => "lock and victim buffer",
+            LockArm::Whole => "whole cache locked",
             LockArm::Control(Control::Hits) => "lock by hits",
             LockArm::Control(Control::Random) => "random lock",
             LockArm::Control(Control::Other) => "lock by another input's profile",
@@ -70,6 +74,10 @@ pub struct ArmsOptions {
     pub seed: u64,
     /// Blocks by their misses with another input, if there is one.
     pub other: Option<Vec<u64>>,
+    /// Whether there is an arm with all of the cache locked.
+    pub whole: bool,
+    /// Rules of replacement besides LRU: those arms that are no controls, once more for each.
+    pub rules: Vec<ProbabilityRule>,
 }
 
 impl Default for ArmsOptions {
@@ -82,6 +90,8 @@ impl Default for ArmsOptions {
             rooms: vec![Room::Carved, Room::Extra],
             seed: 1,
             other: None,
+            whole: false,
+            rules: vec![],
         }
     }
 }
@@ -93,6 +103,8 @@ pub struct ArmResult {
     pub arm: LockArm,
     /// Where its victim buffer's lines come from, if it has one.
     pub room: Option<Room>,
+    /// How lines are replaced, if not by LRU.
+    pub rule: Option<ProbabilityRule>,
     /// Lines that were to be locked, in percent of all, if any were.
     pub percent: Option<f64>,
     /// Lines that it could lock, in percent of all: fewer than asked for where the table or the sets have no more.
@@ -104,6 +116,7 @@ pub struct ArmResult {
 struct Running {
     arm: LockArm,
     room: Option<Room>,
+    rule: Option<ProbabilityRule>,
     percent: Option<f64>,
     locked_percent: f64,
     cache: Cache,
@@ -118,19 +131,24 @@ impl Arms {
     /// All arms, by a profile of the same trace in the same cache.
     pub fn new(shape: Shape, profile: &Profile, options: &ArmsOptions) -> Self {
         let choose = |ranked: &[u64], percent| LockSet::choose(ranked.iter().copied(), shape, percent, options.table);
-        let make = |arm, percent, locks: LockSet, room: Option<Room>| Running {
+        let references = profile.counts().references;
+        let make = |arm, percent, locks: LockSet, room: Option<Room>, rule: Option<ProbabilityRule>| Running {
             arm,
             room,
+            rule,
             percent,
             locked_percent: locks.percent_of(shape),
             cache: Cache::new(
                 shape,
-                CacheOptions { locks, preload: options.preload, victim: room.map(|room| (options.victim_lines, room)) },
+                CacheOptions {
+                    locks,
+                    preload: options.preload,
+                    victim: room.map(|room| (options.victim_lines, room)),
+                    probability: rule.map(|rule| (rule, references)),
+                },
             ),
         };
         let none = LockSet::default;
-        let mut arms = vec![make(LockArm::Plain, None, none(), None)];
-        arms.extend(options.rooms.iter().map(|room| make(LockArm::Victim, None, none(), Some(*room))));
         let blocks = |ranked: Vec<(u64, u64)>| ranked.into_iter().map(|(block, _)| block).collect::<Vec<_>>();
         let by_misses = blocks(profile.by_misses());
         let mut controls = vec![
@@ -138,16 +156,24 @@ impl Arms {
             (Control::Random, shuffled(profile.blocks(), options.seed)),
         ];
         controls.extend(options.other.clone().map(|other| (Control::Other, other)));
-        for percent in &options.percents {
-            let locks = choose(&by_misses, *percent);
-            arms.push(make(LockArm::Lock, Some(*percent), locks.clone(), None));
-            arms.extend(
-                options.rooms.iter().map(|room| make(LockArm::Both, Some(*percent), locks.clone(), Some(*room))),
-            );
-            let control = |(of, ranked): &(Control, Vec<u64>)| {
-                make(LockArm::Control(*of), Some(*percent), choose(ranked, *percent), None)
-            };
-            arms.extend(controls.iter().map(control));
+        let mut arms = vec![];
+        for rule in std::iter::once(None).chain(options.rules.iter().copied().map(Some)) {
+            arms.push(make(LockArm::Plain, None, none(), None, rule));
+            arms.extend(options.rooms.iter().map(|room| make(LockArm::Victim, None, none(), Some(*room), rule)));
+            for percent in &options.percents {
+                let (locks, percent) = (choose(&by_misses, *percent), Some(*percent));
+                arms.push(make(LockArm::Lock, percent, locks.clone(), None, rule));
+                let both = |room: &Room| make(LockArm::Both, percent, locks.clone(), Some(*room), rule);
+                arms.extend(options.rooms.iter().map(both));
+                let control = |(of, ranked): &(Control, Vec<u64>)| {
+                    make(LockArm::Control(*of), percent, choose(ranked, percent.unwrap_or(0.0)), None, None)
+                };
+                arms.extend(controls.iter().filter(|_| rule.is_none()).map(control));
+            }
+            if options.whole && rule.is_none() {
+                let locks = LockSet::whole(by_misses.iter().copied(), shape);
+                arms.push(make(LockArm::Whole, Some(100.0), locks, None, None));
+            }
         }
         Self { arms }
     }
@@ -163,8 +189,8 @@ impl Arms {
     /// What became of each.
     pub fn results(&self) -> Vec<ArmResult> {
         let result = |running: &Running| {
-            let Running { arm, room, percent, locked_percent, .. } = *running;
-            ArmResult { arm, room, percent, locked_percent, counts: running.cache.counts() }
+            let Running { arm, room, rule, percent, locked_percent, .. } = *running;
+            ArmResult { arm, room, rule, percent, locked_percent, counts: running.cache.counts() }
         };
         self.arms.iter().map(result).collect()
     }

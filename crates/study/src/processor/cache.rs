@@ -1,11 +1,16 @@
-//! A set-associative cache of lines under LRU, some of which are locked, with a victim buffer or without.
+//! A set-associative cache of lines under LRU, or replaced by probability, some of which are locked, with a victim
+//! buffer or without.
 //!
 //! Owns the lines of all sets in the order of their use. Never chooses what is locked. Invariants: a set has no more
-//! lines than it has ways, and one way that is not locked at least; a locked line stays until it is unlocked.
+//! lines than it has ways, and one way that is not locked at least, unless all of the cache is locked: then nothing
+//! else ever has a line; a locked line stays.
 
+use super::ratings::Ratings;
 use super::shape::Shape;
 use super::victim::{Room, VictimBuffer};
 use super::{LineReference, LockSet};
+use std::ops::Range;
+use undercroft_engine::probability::ProbabilityRule;
 
 const LOCKED: u8 = 1;
 const DIRTY: u8 = 2;
@@ -19,6 +24,8 @@ pub struct CacheOptions {
     pub preload: bool,
     /// Lines of a victim buffer, and where they come from.
     pub victim: Option<(u32, Room)>,
+    /// Replacement by probability instead of LRU, and how many references the trace has.
+    pub probability: Option<(ProbabilityRule, u64)>,
 }
 
 /// What was counted.
@@ -52,6 +59,7 @@ pub struct Cache {
     ways: Vec<u32>,
     locks: LockSet,
     victim: Option<VictimBuffer>,
+    ratings: Option<Box<Ratings>>,
     counts: Counts,
 }
 
@@ -66,7 +74,11 @@ impl Cache {
         });
         let (blocks, flags, used) = (vec![0; lines], vec![0; lines], vec![0; sets]);
         let counts = Counts::default();
-        let mut cache = Self { shape, blocks, flags, used, ways, locks: options.locks, victim, counts };
+        let ratings = options.probability.map(|(rule, references)| {
+            let lines = u32::try_from(shape.lines()).unwrap_or(u32::MAX);
+            Box::new(Ratings::new(rule, references, lines))
+        });
+        let mut cache = Self { shape, blocks, flags, used, ways, locks: options.locks, victim, ratings, counts };
         if options.preload {
             for block in cache.locks.blocks().to_vec() {
                 cache.fill(block, 0);
@@ -86,6 +98,9 @@ impl Cache {
     pub fn access(&mut self, reference: LineReference) -> bool {
         self.counts.references += 1;
         let block = reference.block();
+        if let Some(ratings) = &mut self.ratings {
+            ratings.note(block);
+        }
         let set = self.shape.set_of(block);
         let first = set * self.shape.ways() as usize;
         let dirty = if reference.is_store() { DIRTY } else { 0 };
@@ -121,8 +136,12 @@ impl Cache {
         }
     }
 
-    /// Puts a block into its set, whose LRU line that is not locked goes if there is no room.
+    /// Puts a block into its set, one of whose lines that are not locked goes if there is no room.
     fn fill(&mut self, block: u64, flags: u8) {
+        if self.locks.is_whole() && !self.locks.has(block) {
+            self.counts.written_back += u64::from(flags & DIRTY != 0);
+            return;
+        }
         let set = self.shape.set_of(block);
         let first = set * self.shape.ways() as usize;
         let used = self.used[set] as usize;
@@ -130,8 +149,7 @@ impl Cache {
             self.used[set] += 1;
             used
         } else {
-            let unlocked = self.flags[first..first + used].iter().rposition(|f| f & LOCKED == 0);
-            let at = unlocked.expect("a set has a line that is not locked");
+            let at = self.first_to_go(first..first + used).expect("a set has a line that is not locked");
             self.evicted(self.blocks[first + at], self.flags[first + at] & DIRTY != 0);
             at
         };
@@ -142,8 +160,23 @@ impl Cache {
         self.flags[lines].rotate_right(1);
     }
 
+    /// Which of the lines in these places goes, counted from the first of them.
+    fn first_to_go(&self, lines: Range<usize>) -> Option<usize> {
+        let flags = &self.flags[lines.clone()];
+        match &self.ratings {
+            None => flags.iter().rposition(|f| f & LOCKED == 0),
+            Some(ratings) => {
+                let blocks = self.blocks[lines].iter().copied().enumerate();
+                ratings.first_to_go(blocks.filter(|(n, _)| flags[*n] & LOCKED == 0))
+            }
+        }
+    }
+
     /// Whether one more line of a set may be locked.
     fn may_lock(&self, set: usize) -> bool {
+        if self.locks.is_whole() {
+            return true;
+        }
         let first = set * self.shape.ways() as usize;
         let lines = &self.flags[first..first + self.used[set] as usize];
         let locked = lines.iter().filter(|f| **f & LOCKED != 0).count() as u32;

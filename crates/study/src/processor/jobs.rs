@@ -50,6 +50,12 @@ impl Bami {
 pub enum Strategy {
     /// Not at all.
     None,
+    /// Not at all, with the shared cache loaded by profile, as all others but [`Strategy::Random`] load it: what these
+    /// have beside it is what locking brings.
+    Loaded {
+        /// As of [`Strategy::Random`].
+        seed: u64,
+    },
     /// Each core locks blocks of its job at random.
     Random {
         /// Ways that are locked, in percent of all.
@@ -128,6 +134,10 @@ impl Once {
     pub fn of_batch(&self, machine: &Machine, batch: &[Job], strategy: Strategy) -> Vec<Decision> {
         let one = |job: &Job| match strategy {
             Strategy::None => Decision::default(),
+            Strategy::Loaded { seed } if job.misses.is_none() => {
+                Decision { shared: at_random(machine, job, 0.0, seed).shared, ..Decision::default() }
+            }
+            Strategy::Loaded { .. } => Decision { shared: loaded(machine, job), ..Decision::default() },
             Strategy::Random { percent, seed } => at_random(machine, job, percent, seed),
             // Its own profile says what is loaded into the shared cache.
             Strategy::Static { .. } => Decision { shared: loaded(machine, job), ..self.all.clone() },
@@ -198,13 +208,20 @@ fn at_random(machine: &Machine, job: &Job, percent: f64, seed: u64) -> Decision 
         lines: lines.to_vec(),
         order: order.clone(),
     };
-    let shared = instructions.iter().chain(&data).copied().collect();
+    let shift = shared_shift(machine);
+    let shared = instructions.iter().chain(&data).map(|block| block >> shift).collect();
     Decision { instructions: of(&instructions, machine.instructions), data: of(&data, machine.data), shared }
+}
+
+/// What numbers of lines of the cores' caches are shifted by to be those of the shared cache, whose lines may be
+/// longer.
+fn shared_shift(machine: &Machine) -> u32 {
+    (machine.shared.line_bytes() / machine.data.line_bytes()).max(1).trailing_zeros()
 }
 
 /// What is loaded into the shared cache for a job: its blocks by their misses.
 fn loaded(machine: &Machine, job: &Job) -> Vec<u64> {
-    let shift = (machine.shared.line_bytes() / machine.data.line_bytes()).max(1).trailing_zeros();
+    let shift = shared_shift(machine);
     let Some(bami) = &job.misses else { return Vec::new() };
     bami.instructions.iter().chain(&bami.data).map(|(block, _)| block >> shift).collect()
 }

@@ -1,7 +1,7 @@
 //! The blocks that are locked for a whole run, and how they are chosen.
 //!
-//! Owns the choice. Never looks at a cache. Invariants: no set has all of its ways locked; there are no more than the
-//! miss table holds.
+//! Owns the choice. Never looks at a cache. Invariants: no set has all of its ways locked, unless the whole cache is to
+//! be; there are no more than the miss table holds, unless it is.
 
 use super::shape::Shape;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,6 +14,7 @@ pub const LOCKED_MAX: usize = 20;
 pub struct LockSet {
     blocks: Vec<u64>,
     known: FxHashSet<u64>,
+    whole: bool,
 }
 
 impl LockSet {
@@ -34,6 +35,27 @@ impl LockSet {
             }
         }
         set
+    }
+
+    /// All of a cache: of blocks in their order of rank, as many as there are ways in the set of each. Nothing else is
+    /// cached then, however little there is to lock (section 3.4 of the thesis: "entire cache locking").
+    pub fn whole(ranked: impl IntoIterator<Item = u64>, shape: Shape) -> Self {
+        let mut locked: FxHashMap<usize, u32> = FxHashMap::default();
+        let mut set = Self { whole: true, ..Self::default() };
+        for block in ranked {
+            let of_set = locked.entry(shape.set_of(block)).or_insert(0);
+            if *of_set < shape.ways() && set.known.insert(block) {
+                *of_set += 1;
+                set.blocks.push(block);
+            }
+        }
+        set
+    }
+
+    /// Whether it is of all of a cache.
+    #[inline]
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// Whether a block is one.
@@ -72,6 +94,14 @@ mod tests {
         let set = LockSet::choose([3, 3, 5], shape, 5.0, 20);
         assert_eq!((set.blocks(), set.has(3), set.has(4)), (&[3, 5][..], true, false));
         assert_eq!(set.percent_of(shape), 3.125);
+    }
+
+    #[test]
+    fn the_whole_cache_has_each_way_of_each_set() {
+        let shape = Shape::new(1024, 4, 64).unwrap();
+        let set = LockSet::whole([0, 4, 8, 12, 16, 1, 0, 20], shape);
+        assert_eq!((set.blocks(), set.is_whole()), (&[0, 4, 8, 12, 1][..], true));
+        assert!(!LockSet::choose([0], shape, 5.0, 20).is_whole() && !LockSet::default().is_whole());
     }
 
     #[test]

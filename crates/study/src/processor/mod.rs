@@ -12,6 +12,7 @@ mod multicore;
 mod online;
 mod optimum;
 mod profile;
+mod ratings;
 mod reference;
 pub mod response;
 mod shape;

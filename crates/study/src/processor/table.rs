@@ -14,7 +14,7 @@ use super::{Control, LineReference};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::AnyPolicyKind;
-use undercroft_engine::probability::{self, ProbabilityRule};
+use undercroft_engine::probability::ProbabilityRule;
 
 /// What is run.
 #[derive(Clone, Debug, Default)]
@@ -29,8 +29,6 @@ pub struct Wanted {
     pub online: bool,
     /// Whether the fewest misses that are possible are counted.
     pub optimum: bool,
-    /// Replacement by probability.
-    pub probability: Vec<ProbabilityRule>,
     /// Other replacement than LRU, in each set by itself.
     pub policies: Vec<AnyPolicyKind>,
 }
@@ -38,12 +36,10 @@ pub struct Wanted {
 /// What a row is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// LRU, with or without locks and victim buffer.
-    Arm(LockArm, Option<Room>),
+    /// LRU, or replacement by probability, with or without locks and victim buffer.
+    Arm(LockArm, Option<Room>, Option<ProbabilityRule>),
     /// Locks that follow the phase.
     Online,
-    /// Replacement by probability.
-    Probability(ProbabilityRule),
     /// Another policy.
     Policy(AnyPolicyKind),
     /// The fewest possible.
@@ -59,10 +55,10 @@ impl Way {
             None => "",
         };
         match self {
-            Way::Arm(arm, from) => format!("{}{}", arm.name(), room(from)),
+            Way::Arm(arm, from, None) => format!("{}{}", arm.name(), room(from)),
+            Way::Arm(LockArm::Plain, _, Some(rule)) => rule.name().into(),
+            Way::Arm(arm, from, Some(rule)) => format!("{}, {}{}", rule.name(), arm.name(), room(from)),
             Way::Online => "online lock".into(),
-            Way::Probability(ProbabilityRule::Literal) => "probability-literal".into(),
-            Way::Probability(ProbabilityRule::Aged) => "probability-aged".into(),
             Way::Policy(kind) => kind.name().into(),
             Way::Optimum => "optimum".into(),
         }
@@ -191,7 +187,7 @@ fn of_shape(
         .into_iter()
         .map(|r| Row {
             shape,
-            way: Way::Arm(r.arm, r.room),
+            way: Way::Arm(r.arm, r.room, r.rule),
             percent: r.percent,
             locked_percent: r.locked_percent,
             counts: r.counts,
@@ -207,12 +203,6 @@ fn of_shape(
         references.iter().for_each(|reference| _ = locks.access(*reference));
         rows.push(plain(Way::Online, locks.result().misses));
     }
-    for rule in &wanted.probability {
-        go_on()?;
-        let lines = u32::try_from(shape.lines()).ok()?;
-        let of = probability::Shape { lines, ways: shape.ways() };
-        rows.push(plain(Way::Probability(*rule), probability::misses(blocks, of, *rule)?));
-    }
     for kind in &wanted.policies {
         go_on()?;
         rows.push(plain(Way::Policy(*kind), policy_misses(blocks, shape, *kind)));
@@ -226,10 +216,10 @@ fn of_shape(
 
 /// Whether a row is of the cache that others are compared with.
 pub fn is_plain(row: &Row) -> bool {
-    row.way == Way::Arm(LockArm::Plain, None)
+    row.way == Way::Arm(LockArm::Plain, None, None)
 }
 
 /// Whether a row is there for comparison alone.
 pub fn is_control(row: &Row) -> bool {
-    matches!(row.way, Way::Arm(LockArm::Control(Control::Hits | Control::Random | Control::Other), _))
+    matches!(row.way, Way::Arm(LockArm::Control(Control::Hits | Control::Random | Control::Other), ..))
 }

@@ -6,8 +6,8 @@ use crate::sim::rule::{NoSuchRule, Rule};
 use std::str::FromStr;
 use undercroft_engine::{AnyPolicyKind, PolicyKind};
 
-/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is
-/// without.
+/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, `opt`, or `probability` for
+/// both rules of that name; `all` is without the last two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies(pub Vec<Rule>);
 
@@ -22,6 +22,7 @@ impl FromStr for Policies {
             match word {
                 "all" => kinds.extend(AnyPolicyKind::ALL.map(Rule::Policy)),
                 "disk" => kinds.extend(PolicyKind::ALL.map(Rule::from)),
+                "probability" => kinds.extend(Rule::PROBABILITY),
                 _ => kinds.push(word.parse()?),
             }
         }
@@ -29,15 +30,15 @@ impl FromStr for Policies {
     }
 }
 
-/// OPT was asked for where only policies can be simulated.
+/// OPT, or replacement by probability, was asked for where only policies can be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is for single caches on a trace; leave it out here")]
 pub struct OptNotHere(pub Rule);
 
-/// These without OPT.
+/// These, if they are policies.
 ///
 /// # Errors
-/// OPT is among them.
+/// One of them has to know the trace.
 pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<AnyPolicyKind>, OptNotHere> {
     rules.into_iter().map(|rule| rule.policy().ok_or(OptNotHere(rule))).collect()
 }
@@ -65,6 +66,7 @@ mod tests {
         assert_eq!(list("disk,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
         assert_eq!(list("all").map(|p| p.len()), Ok(AnyPolicyKind::ALL.len()));
         assert!(list("lru,lur").expect_err("no such policy").to_string().contains("known are fifo, lru"));
+        assert_eq!(list("probability,PROBABILITY-AGED"), Ok(Rule::PROBABILITY.into()));
         assert!(list("").is_err());
     }
 }

@@ -1,10 +1,12 @@
-//! The rule of eviction of a simulated cache: a policy of the engine, or OPT, which knows the future.
+//! The rule of eviction of a simulated cache: a policy of the engine, or one that has to know the trace: OPT, which
+//! knows the future, and replacement by probability, which knows how long it is.
 //!
-//! Owns the names of both. Never decides. Invariant: each rule has one name, and no two the same.
+//! Owns the names of all. Never decides. Invariant: each rule has one name, and no two the same.
 
 use std::fmt;
 use std::str::FromStr;
 use undercroft_engine::opt::OptAdmission;
+use undercroft_engine::probability::ProbabilityRule;
 use undercroft_engine::{AnyPolicyKind, PolicyKind, UnknownName};
 
 /// The rule of eviction of a simulated cache.
@@ -14,9 +16,15 @@ pub enum Rule {
     Policy(AnyPolicyKind),
     /// The fewest misses that any policy can have (Belady 1966), which takes the whole trace in memory.
     Opt(OptAdmission),
+    /// Replacement by probability, whose window is a tenth of the trace, which is kept in memory as for OPT.
+    Probability(ProbabilityRule),
 }
 
 impl Rule {
+    /// Replacement by probability, to the letter of its source and with ageing.
+    pub(crate) const PROBABILITY: [Rule; 2] =
+        [Rule::Probability(ProbabilityRule::Literal), Rule::Probability(ProbabilityRule::Aged)];
+
     /// OPT, with and without the choice to leave a block out of the cache.
     pub(crate) const OPT: [Rule; 2] = [Rule::Opt(OptAdmission::Always), Rule::Opt(OptAdmission::Bypass)];
 
@@ -26,6 +34,7 @@ impl Rule {
             Rule::Policy(kind) => kind.name(),
             Rule::Opt(OptAdmission::Always) => "opt",
             Rule::Opt(OptAdmission::Bypass) => "opt-bypass",
+            Rule::Probability(rule) => rule.name(),
         }
     }
 
@@ -33,7 +42,7 @@ impl Rule {
     pub fn policy(self) -> Option<AnyPolicyKind> {
         match self {
             Rule::Policy(kind) => Some(kind),
-            Rule::Opt(_) => None,
+            Rule::Opt(_) | Rule::Probability(_) => None,
         }
     }
 }
@@ -56,9 +65,9 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A name that neither a policy nor OPT has.
+/// A name that no rule has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{policies}; beside policies, for traces alone: opt and opt-bypass")]
+#[error("{policies}; beside policies, for traces alone: opt, opt-bypass, probability-literal and probability-aged")]
 pub struct NoSuchRule {
     /// What the policies have to say of the name: those there are.
     policies: String,
@@ -70,8 +79,10 @@ impl FromStr for Rule {
     /// # Errors
     /// A sentence that lists the known names.
     fn from_str(name: &str) -> Result<Self, NoSuchRule> {
-        let opt = Rule::OPT.into_iter().find(|r| r.name().eq_ignore_ascii_case(name));
-        opt.map_or_else(|| name.parse().map(Rule::Policy), Ok)
+        let mut knowing = Rule::OPT.into_iter().chain(Rule::PROBABILITY);
+        let known = knowing.find(|r| r.name().eq_ignore_ascii_case(name));
+        known
+            .map_or_else(|| name.parse().map(Rule::Policy), Ok)
             .map_err(|e: UnknownName| NoSuchRule { policies: e.to_string() })
     }
 }
@@ -82,7 +93,7 @@ mod tests {
 
     #[test]
     fn each_rule_is_read_back_by_its_name() {
-        for rule in AnyPolicyKind::ALL.into_iter().map(Rule::Policy).chain(Rule::OPT) {
+        for rule in AnyPolicyKind::ALL.into_iter().map(Rule::Policy).chain(Rule::OPT).chain(Rule::PROBABILITY) {
             assert_eq!(rule.to_string().parse(), Ok(rule));
             assert_eq!(rule.name().to_uppercase().parse(), Ok(rule));
         }

@@ -48,7 +48,7 @@ impl Running<'_> {
 /// One consumer of the pass over the trace.
 enum Taker<'a> {
     Cache(Box<Running<'a>>),
-    /// For OPT, which runs afterwards.
+    /// For what has to know the trace, which runs afterwards.
     Past(Past),
 }
 
@@ -71,11 +71,12 @@ impl Take for Taker<'_> {
 /// Runs a trace through every cell. `watch` is told how many accesses have been read, after each batch, and may end it.
 ///
 /// The caller's thread reads the next batch while caches take the one before, and caches run beside each other. With
-/// OPT among the cells, the trace is kept, and a second pass over it follows, which `watch` is told from 0 again.
+/// OPT or replacement by probability among the cells, the trace is kept, and a second pass over it follows, which
+/// `watch` is told from 0 again.
 ///
 /// # Errors
-/// A cell that is too large, a trace that is too long for OPT, or threads that cannot be had. A trace that breaks off
-/// is told in [`Sweep::broken`].
+/// A cell that is too large, a trace that is too long to be kept for these, or threads that cannot be had. A trace
+/// that breaks off is told in [`Sweep::broken`].
 pub fn sweep(
     trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
     cells: Vec<Cell>,
@@ -83,7 +84,7 @@ pub fn sweep(
     watch: &mut dyn FnMut(u64) -> Go,
 ) -> Result<Sweep, SimError> {
     for cell in &cells {
-        // OPT knows what is to come, and needs no more than any policy of one list.
+        // OPT, and replacement by probability, need no more slots than any policy of one list.
         check_slots(cell.rule.policy().unwrap_or(PolicyKind::Lru.into()), cell.blocks.into())?;
     }
     let mut results: Vec<CellResult> =
@@ -91,7 +92,7 @@ pub fn sweep(
     let (mut takers, mut knowing) = (vec![], vec![]);
     for result in &mut results {
         match result.cell.rule {
-            Rule::Opt(admission) => knowing.push((admission, result)),
+            Rule::Opt(_) | Rule::Probability(_) => knowing.push(result),
             Rule::Policy(kind) => {
                 let cache = Replay::new(kind, result.cell.blocks);
                 takers.push(Taker::Cache(Box::new(Running { cache, result, run: Vec::new() })));
@@ -102,12 +103,12 @@ pub fn sweep(
     if keep {
         takers.push(Taker::Past(Past::default()));
     }
-    let most = if keep { accesses_max(options) } else { u64::MAX };
+    let most = if keep { accesses_max(options, &knowing) } else { u64::MAX };
     let Ended { accesses, mut stopped, broken } = drive(trace, &mut takers, options, &mut |accesses| {
         if accesses > most { Go::Stop } else { watch(accesses) }
     })?;
     if accesses > most {
-        return Err(too_long(options));
+        return Err(too_long(options, most));
     }
     if let Some(Taker::Past(past)) = takers.pop() {
         // Of a trace that was left early, all that has been read.

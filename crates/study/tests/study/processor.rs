@@ -5,6 +5,7 @@
 
 use proptest::prelude::*;
 use std::sync::Arc;
+use undercroft_engine::probability::{self, ProbabilityRule};
 use undercroft_study::processor::{
     Arms, ArmsOptions, Bami, Cache, CacheOptions, Job, LineReference, LockArm, LockSet, Machine, OnlineLocks, Profile,
     Room, Shape, Strategy, VICTIM_LINES, optimum_misses, run,
@@ -134,10 +135,21 @@ struct Naive {
     victim: Vec<u64>,
     victim_room: usize,
     locks: LockSet,
+    /// Replaced by probability, to the letter: references of the window.
+    window: Option<usize>,
+    asked: Vec<u64>,
 }
 
 impl Naive {
+    /// P_c - P_h, if it is below 0.
+    fn rating(&self, block: u64) -> f64 {
+        let Some(window) = self.window.filter(|window| self.asked.len() > *window) else { return 0.0 };
+        let share = |asked: &[u64]| asked.iter().filter(|b| **b == block).count() as f64 / asked.len().max(1) as f64;
+        (share(&self.asked[window..]) - share(&self.asked[..window])).min(0.0)
+    }
+
     fn hits(&mut self, block: u64) -> bool {
+        self.asked.push(block);
         let n = (block % u64::from(self.shape.sets())) as usize;
         let (set, ways) = (&mut self.sets[n], self.ways[n]);
         if let Some(at) = set.iter().position(|(b, _)| *b == block) {
@@ -147,13 +159,17 @@ impl Naive {
         }
         let in_victim = self.victim.iter().position(|b| *b == block).map(|at| self.victim.remove(at)).is_some();
         if set.len() == ways {
-            let at = set.iter().position(|(_, locked)| !locked).unwrap();
-            let (gone, _) = set.remove(at);
+            let unlocked = self.sets[n].iter().enumerate().filter(|(_, (_, locked))| !locked);
+            let rated = unlocked.map(|(at, (b, _))| (at, self.rating(*b)));
+            // Of equal ones the first, which is the one that was used least recently.
+            let at = rated.reduce(|x, y| if y.1 < x.1 { y } else { x }).unwrap().0;
+            let (gone, _) = self.sets[n].remove(at);
             self.victim.push(gone);
             if self.victim.len() > self.victim_room {
                 self.victim.remove(0);
             }
         }
+        let set = &mut self.sets[n];
         let locked = set.iter().filter(|(_, locked)| *locked).count();
         set.push((block, self.locks.has(block) && locked + 1 < ways));
         in_victim
@@ -170,6 +186,7 @@ proptest! {
         percent in 0.0..60.0f64,
         victim in 0u32..20,
         carved: bool,
+        by_probability: bool,
     ) {
         let shape = Shape::new(sets * u64::from(ways) * 64, ways, 64).unwrap();
         let locks = LockSet::choose(blocks.iter().copied(), shape, percent, 20);
@@ -184,10 +201,20 @@ proptest! {
             }
         }
         let (cells, victims) = (vec![Vec::new(); sets as usize], Vec::new());
-        let mut naive =
-            Naive { shape, ways: left, sets: cells, victim: victims, victim_room: room, locks: locks.clone() };
+        let window = by_probability.then_some(blocks.len() / 10);
+        let mut naive = Naive {
+            shape,
+            ways: left,
+            sets: cells,
+            victim: victims,
+            victim_room: room,
+            locks: locks.clone(),
+            window,
+            asked: vec![],
+        };
         let room = if carved { Room::Carved } else { Room::Extra };
-        let options = CacheOptions { locks, preload: false, victim: Some((victim, room)) };
+        let probability = by_probability.then_some((ProbabilityRule::Literal, blocks.len() as u64));
+        let options = CacheOptions { locks, preload: false, victim: Some((victim, room)), probability };
         let mut cache = Cache::new(shape, options);
         for (n, block) in blocks.iter().enumerate() {
             let hit = cache.access(LineReference::load(*block));
@@ -206,10 +233,70 @@ proptest! {
         prop_assert!(online.result().misses >= least);
         let ranked = profile(&references, shape).by_misses();
         let locks = LockSet::choose(ranked.into_iter().map(|(b, _)| b), shape, 20.0, 20);
-        let mut cache = Cache::new(shape, CacheOptions { locks, preload: false, victim: None });
+        let mut cache = Cache::new(shape, CacheOptions { locks, ..CacheOptions::default() });
         references.iter().for_each(|r| _ = cache.access(*r));
         prop_assert!(cache.counts().misses >= least);
     }
+}
+
+/// Without locks and a victim buffer the cache does what the engine's function does, which was written before it; over
+/// several halvings of the counts.
+#[test]
+fn replacement_by_probability_is_the_engines() {
+    let mut rng = 1u64;
+    let mut drawn = |below: u64| {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (rng >> 33) % below
+    };
+    // What is asked for most changes three times.
+    let mut block = |n: u64| {
+        let below = 3 + drawn(20);
+        n / 3000 * 7 + drawn(below)
+    };
+    let blocks: Vec<u64> = (0..9000).map(&mut block).collect();
+    for (sets, ways) in [(1u64, 4u32), (2, 2), (3, 3), (1, 1)] {
+        let shape = Shape::new(sets * u64::from(ways) * 64, ways, 64).unwrap();
+        let of = probability::Shape { lines: shape.lines() as u32, ways };
+        for rule in [ProbabilityRule::Literal, ProbabilityRule::Aged] {
+            let probability = Some((rule, blocks.len() as u64));
+            let mut cache = Cache::new(shape, CacheOptions { probability, ..CacheOptions::default() });
+            blocks.iter().for_each(|b| _ = cache.access(LineReference::load(*b)));
+            assert_eq!(Some(cache.counts().misses), probability::misses(&blocks, of, rule), "{sets} {ways} {rule:?}");
+        }
+    }
+}
+
+/// What is locked is fetched once; everything else misses each time, whatever room there is.
+#[test]
+fn a_cache_that_is_locked_whole_has_nothing_else() {
+    let shape = Shape::new(512, 4, 64).unwrap();
+    let blocks: Vec<u64> = (0..10).flat_map(|_| 0..12).collect();
+    let references: Vec<_> = blocks.iter().map(|b| LineReference::load(*b)).collect();
+    let options = ArmsOptions { percents: vec![], rooms: vec![], whole: true, ..ArmsOptions::default() };
+    let mut arms = Arms::new(shape, &profile(&references, shape), &options);
+    arms.run(&references);
+    let results = arms.results();
+    let misses = |arm| results.iter().find(|r| r.arm == arm).unwrap().counts.misses;
+    assert_eq!(results.len(), 2);
+    assert_eq!(misses(LockArm::Plain), 120, "six lines in turn on four ways");
+    assert_eq!(misses(LockArm::Whole), 8 + 4 * 10);
+    // An application that fits: all of it is locked, and missed once.
+    let few = &references[..4];
+    let mut arms = Arms::new(shape, &profile(few, shape), &options);
+    arms.run(&[few, few].concat());
+    let whole = arms.results().into_iter().find(|r| r.arm == LockArm::Whole).unwrap();
+    assert_eq!((whole.counts.misses, whole.locked_percent), (4, 50.0));
+}
+
+/// A store to what finds no room goes straight to memory.
+#[test]
+fn what_a_whole_lock_leaves_out_is_written_at_once() {
+    let shape = Shape::new(128, 2, 64).unwrap();
+    let locks = LockSet::whole([1, 2], shape);
+    let mut cache = Cache::new(shape, CacheOptions { locks, preload: true, ..CacheOptions::default() });
+    assert!(cache.access(LineReference::store(1)));
+    assert!(!cache.access(LineReference::store(3)) && !cache.access(LineReference::load(3)));
+    assert_eq!((cache.counts().misses, cache.counts().written_back), (2, 1));
 }
 
 #[test]
@@ -317,6 +404,16 @@ proptest! {
         prop_assert_eq!(all, plainly(&machine, &queue));
         let hybrid = run(&machine, &jobs, Strategy::Hybrid { percent: 50.0, seed: 1 });
         prop_assert!(hybrid.core_misses <= got.core_misses);
+        // Loading changes what the shared cache has, and nothing of the cores' own.
+        let loaded = run(&machine, &jobs, Strategy::Loaded { seed: 1 });
+        prop_assert_eq!(
+            (loaded.core_misses, loaded.references, loaded.locked_percent),
+            (got.core_misses, got.references, 0.0)
+        );
+        // A hybrid that locks nothing is that.
+        if hybrid.locked_percent == 0.0 {
+            prop_assert_eq!((hybrid.core_misses, hybrid.delay), (loaded.core_misses, loaded.delay));
+        }
         for strategy in [Strategy::Random { percent: 50.0, seed: 1 }, Strategy::Dynamic { percent: 50.0 }] {
             let result = run(&machine, &jobs, strategy);
             prop_assert_eq!((result.references, result.tasks), (got.references, got.tasks));

@@ -23,6 +23,8 @@ const TURNS_MAX: u64 = 100_000;
 pub(super) struct Left {
     memory: SharedMemory,
     kept: Vec<KeptBlocks>,
+    /// Ports of each disk that are to be told of what was lost.
+    untold: Vec<u32>,
     /// The SSD store, where it is passed on as it is, and how each disk uses it.
     pub(super) ssd: Option<(Vec<u8>, Vec<Option<SsdUse>>)>,
 }
@@ -75,13 +77,17 @@ impl<P: FaultInjection> Sim<P> {
         core.freeze_frames(true);
         let Some(memory) = core.frames_memory() else { panic!("frames are in memory that stays") };
         let kept = (0..self.world.sides.len()).map(|d| core.kept(DiskId(d as u32))).collect();
+        let untold: Vec<u32> = (0..self.world.sides.len()).map(|d| core.untold(DiskId(d as u32))).collect();
         self.world.forget_requests();
         for d in 0..self.world.sides.len() {
             self.leaving[d] = false;
             self.ranges[d].clear();
         }
         drop(core);
-        self.boot_after(Some(Left { memory, kept, ssd }));
+        self.boot_after(Some(Left { memory, kept, untold: untold.clone(), ssd }));
+        for d in (0..self.world.sides.len()).filter(|d| untold[*d] > 0) {
+            self.world.all_are_to_be_told(d);
+        }
         if self.world.violation.is_none() {
             self.rest();
         }
@@ -162,11 +168,17 @@ impl<P: FaultInjection> Sim<P> {
         if disks > 1 && self.extras.pools.is_some() && self.succession.as_mut().is_some_and(|rng| rng.one_in(2)) {
             self.join(disks - 1, 0);
         }
+        // A worker's turn may come before all is there, and disks may have been told to fetch.
+        if self.succession.as_mut().is_some_and(|rng| rng.one_in(2)) {
+            (0..disks).for_each(|d| _ = self.core().want(DiskId(d as u32), &[(0, 40)]));
+            self.apply(Event::Tick);
+        }
         let mut blocks = 0;
         for (d, kept) in left.kept.iter().enumerate() {
             blocks += self.core().restore(DiskId(d as u32), kept);
         }
         self.core().settle_frames();
+        (0..disks).for_each(|d| self.core().owe(DiskId(d as u32), left.untold[d]));
         if let Some((told, uses)) = &left.ssd {
             self.adopt_ssd(told, uses);
         }

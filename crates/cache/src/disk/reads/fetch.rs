@@ -97,11 +97,15 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Fetches on, as far as slots are free and not much is under way. Costs nothing where nothing is wanted. A disk
-    /// whose blocks are to begin elsewhere comes to rest first, and fetches all of it again then.
+    /// whose blocks are to begin elsewhere comes to rest first, and fetches all of it again then. While it is not known
+    /// yet which frames another process has left are free, none can be had.
     #[inline]
     pub(crate) fn fetch_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
         if self.fetch.0.is_some() && !self.settings.is_closing() && !self.is_resizing() && !self.settings.shifts() {
-            self.fetch_step(cx);
+            let unsettled = cx.arena.arena().is_claimed_from();
+            if !unsettled {
+                self.fetch_step(cx);
+            }
         }
     }
 

@@ -127,6 +127,25 @@ impl Losses {
         }
     }
 
+    /// How many ports are to be told by another process, because some have not been told here: those, in whose place
+    /// others that come are told, and all that are open, since it does not know which of them have been.
+    pub(in crate::disk) fn untold(&self) -> u32 {
+        let is_told = |port: &Port| port.seen == self.count;
+        if self.debts == 0 && self.ports.iter().all(is_told) {
+            return 0;
+        }
+        self.debts.saturating_add(self.ports.len() as u32)
+    }
+
+    /// Another process has lost changes, and left so many ports to be told: those that are open here, and others in the
+    /// place of the rest.
+    pub(in crate::disk) fn owe(&mut self, untold: u32) {
+        if untold > 0 {
+            self.count = self.count.wrapping_add(1);
+            self.debts = self.debts.saturating_add(untold.saturating_sub(self.ports.len() as u32));
+        }
+    }
+
     /// Whether anything was ever lost.
     #[inline]
     pub(in crate::disk) fn any(&self) -> bool {
@@ -289,6 +308,31 @@ mod tests {
         lose(&mut l);
         l.open(5);
         assert!(!flush(&mut l, 5));
+    }
+
+    #[test]
+    fn another_process_tells_who_was_not_told() {
+        let mut l = Losses::default();
+        (1..=3).for_each(|id| l.open(id));
+        l.wrote(1);
+        assert_eq!(l.untold(), 0);
+        lose(&mut l);
+        assert!(!flush(&mut l, 1));
+        l.close(2);
+        // One that is gone, and two that are open; which of them has been told is not known there.
+        assert_eq!(l.untold(), 3);
+        let mut next = Losses::default();
+        next.open(1);
+        next.owe(l.untold());
+        assert!(!flush(&mut next, 1) && flush(&mut next, 1));
+        for id in [5, 6] {
+            next.open(id);
+            assert!(!flush(&mut next, id) && flush(&mut next, id), "port {id}");
+        }
+        next.open(7);
+        assert!(flush(&mut next, 7) && next.untold() == 0);
+        next.owe(0);
+        assert!(flush(&mut next, 1), "nothing was lost");
     }
 
     #[test]

@@ -281,11 +281,25 @@ impl Service {
         // Nobody has changed the base.
         let below = gone.files.as_ref().and_then(|files| files.base("").found());
         let base = base.map(|base| (base, below.filter(|stamp| stamp.settled)));
-        for (owner, stamp) in base.into_iter().chain([(owner, gone.stamp_at_rest())]) {
-            if let Some(stats) = self.leave_owner(gone.worker, owner, stamp) {
-                shown::count(&mut self.ssd.lock().gone, &stats);
-            }
+        let forgotten = if gone.is_durable { None } else { self.forget_owner(gone.worker, owner) };
+        let own = gone.is_durable.then(|| (owner, gone.stamp_at_rest()));
+        let left = base.into_iter().chain(own).filter_map(|(owner, stamp)| self.leave_owner(gone.worker, owner, stamp));
+        for stats in forgotten.into_iter().chain(left) {
+            shown::count(&mut self.ssd.lock().gone, &stats);
         }
+    }
+
+    /// An owner goes of whose image it is not certain that it has what was written: its files say what they did when
+    /// that was written down last, and what the store has of it is more than the image. Its numbers.
+    fn forget_owner(&self, worker: usize, owner: OwnerId) -> Option<OwnerStats> {
+        let forgotten = self.workers[worker].call(move |w| {
+            let ssd = w.core().ssd_mut()?;
+            let stats = ssd.owner_stats(owner);
+            ssd.drop_owner(owner);
+            w.serve_ssd();
+            Some(stats)
+        });
+        forgotten.ok().flatten()
     }
 
     /// An owner whose image has this stamp goes; its numbers, if it has gone.
@@ -324,16 +338,14 @@ pub(in super::super) struct Gone {
     pub(in super::super) life: u64,
     /// The files of its image, which this keeps locked.
     pub(in super::super) files: Option<ImageFiles>,
-    /// What was written to it is on it: otherwise what its files say is not what the store has.
+    /// What was written to it is on it: otherwise what its files say is not what the store has, now or when that was
+    /// written down last.
     pub(in super::super) is_durable: bool,
 }
 
 impl Gone {
     /// The stamp of the image, once it has settled; `None` if it tells nothing, or does not settle soon.
     fn stamp_at_rest(&self) -> Option<ImageStamp> {
-        if !self.is_durable {
-            return None;
-        }
         let until = Instant::now() + SETTLE_WAIT;
         loop {
             let stamp = self.files.as_ref()?.stamp().ok()??;

@@ -105,6 +105,8 @@ pub enum RoomArg {
 pub enum StrategyArg {
     /// Not at all
     None,
+    /// Not at all, with the shared cache loaded by profile, as all others but random load it
+    Loaded,
     /// Each core, blocks of its job at random
     Random,
     /// The first core for all, once, by what all jobs miss
@@ -120,6 +122,7 @@ impl StrategyArg {
     pub fn name(self) -> &'static str {
         match self {
             StrategyArg::None => "none",
+            StrategyArg::Loaded => "loaded",
             StrategyArg::Random => "random",
             StrategyArg::Static => "static",
             StrategyArg::Dynamic => "dynamic",
@@ -180,7 +183,7 @@ pub struct CoresArgs {
         value_name = "STRATEGY,...",
         value_enum,
         value_delimiter = ',',
-        default_value = "none,random,static,dynamic,hybrid"
+        default_value = "none,loaded,random,static,dynamic,hybrid"
     )]
     pub strategy: Vec<StrategyArg>,
     /// Ways to lock, in percent of all
@@ -222,7 +225,7 @@ Examples:
 
   What else there is, at one size:
     undercroft lab caches gzip.memory.zst --size 4KiB --lock 5,10,20 \\
-        --online --optimum --policy lru,s3-fifo --probability
+        --online --optimum --policy lru,s3-fifo --probability --whole
 
   As in a laboratory, with what another input of the program says:
     undercroft lab caches sort-a.memory.zst --other sort-b.memory.zst --json
@@ -273,7 +276,10 @@ pub struct CachesArgs {
     /// Locks that follow the phase, without a first run
     #[arg(long)]
     pub online: bool,
-    /// Replacement by probability, to the letter of the thesis and with ageing
+    /// Lock all of the cache, too: nothing is cached but the lines that miss most
+    #[arg(long)]
+    pub whole: bool,
+    /// Replacement by probability, to the letter of the thesis and with ageing; each with locks and victim buffer, too
     #[arg(long)]
     pub probability: bool,
     /// Other policies than LRU, in each set by itself

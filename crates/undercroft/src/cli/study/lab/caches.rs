@@ -94,9 +94,13 @@ fn wanted(args: &CachesArgs) -> Result<Wanted, Failure> {
         return Err(Failure::Said("--table 0 makes no sense: a miss table has an entry at least".into()));
     }
     let rules = args.policy.iter().flat_map(|p| p.0.iter().copied());
-    let policies = rules.map(|rule| match rule {
-        Rule::Policy(kind) => Ok(kind),
-        rule => Err(Failure::Said(format!("--policy {}: for the fewest misses there is --optimum", rule.name()))),
+    let policies = rules.map(|rule| {
+        let there_is = match rule {
+            Rule::Policy(kind) => return Ok(kind),
+            Rule::Opt(_) => "for the fewest misses there is --optimum",
+            Rule::Probability(_) => "there is --probability",
+        };
+        Err(Failure::Said(format!("--policy {}: {there_is}", rule.name())))
     });
     Ok(Wanted {
         shapes,
@@ -108,11 +112,12 @@ fn wanted(args: &CachesArgs) -> Result<Wanted, Failure> {
             rooms,
             seed: args.seed,
             other: None,
+            whole: args.whole,
+            rules: if args.probability { vec![ProbabilityRule::Literal, ProbabilityRule::Aged] } else { vec![] },
         },
         other: None,
         online: args.online,
         optimum: args.optimum,
-        probability: if args.probability { vec![ProbabilityRule::Literal, ProbabilityRule::Aged] } else { vec![] },
         policies: policies.collect::<Result<_, _>>()?,
     })
 }

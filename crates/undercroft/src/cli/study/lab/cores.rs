@@ -51,7 +51,8 @@ pub(super) fn run(args: &CoresArgs, stop: &AtomicBool, out: &mut Out) -> Result<
         let queue = queue(args, machine, &programs);
         let mut without = None;
         for strategy in &args.strategy {
-            let percents: &[f64] = if *strategy == StrategyArg::None { &[0.0] } else { &args.lock };
+            let locks = !matches!(strategy, StrategyArg::None | StrategyArg::Loaded);
+            let percents: &[f64] = if locks { &args.lock } else { &[0.0] };
             for percent in percents {
                 if stop.load(Ordering::Relaxed) {
                     break 'all;
@@ -142,6 +143,7 @@ fn queue(args: &CoresArgs, machine: &Machine, programs: &[Program]) -> Vec<Job> 
 fn meant(strategy: StrategyArg, percent: f64, seed: u64) -> Strategy {
     match strategy {
         StrategyArg::None => Strategy::None,
+        StrategyArg::Loaded => Strategy::Loaded { seed },
         StrategyArg::Random => Strategy::Random { percent, seed },
         StrategyArg::Static => Strategy::Static { percent },
         StrategyArg::Dynamic => Strategy::Dynamic { percent },

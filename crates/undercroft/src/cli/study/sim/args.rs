@@ -194,7 +194,8 @@ pub struct SimArgs {
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub trace: PathBuf,
     /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too; `opt` and
-    /// `opt-bypass` for the fewest misses there can be [default: lru,s3-fifo; with --engine core, as recorded]
+    /// `opt-bypass` for the fewest misses there can be, `probability` for that rule, to the letter and with ageing
+    /// [default: lru,s3-fifo; with --engine core, as recorded]
     #[arg(long, visible_alias = "policies", short, value_name = "LIST")]
     pub policy: Vec<Policies>,
     /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as
@@ -296,7 +297,7 @@ pub struct CompareArgs {
     #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
     pub trace: Vec<PathBuf>,
     /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too; `opt` and
-    /// `opt-bypass` for the fewest misses there can be
+    /// `opt-bypass` for the fewest misses there can be, `probability` for that rule, to the letter and with ageing
     #[arg(long, visible_alias = "policy", short, value_name = "LIST", default_value = "disk")]
     pub policies: Vec<Policies>,
     /// Sizes, with commas between: 1GiB, 10% of a trace's footprint, 1000blocks
