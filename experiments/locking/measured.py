@@ -186,6 +186,12 @@ def measured_cells(folder):
     return [Measured(name, folder / f"{name}.u64le.zst") for name in TRACES]
 
 
+def hit_among_misses(row):
+    """What a hit took on average in the trace, in microseconds, if its misses took what others took by themselves."""
+    misses = row["misses"] / row["references"]
+    return (row["mean_us"] - misses * row["miss_us"]) / (1 - misses)
+
+
 def model(rows, wait):
     """The mean of a reference by equation 3, in microseconds, as a function of its share of misses: a miss takes what
     it takes without a wait, and the wait."""

@@ -151,7 +151,7 @@ def whole(data, names, prefix):
 
 def response(data):
     """Response times through the daemon, measured / by the model; and how far apart misses and times are at worst."""
-    rows, worst, apart = [], 1.0, 0
+    rows, worst, apart, hits = [], 1.0, 0, {wait: [] for wait in measured.WAITS}
     for name in measured.TRACES:
         cell = data[f"measured-{name}"]["rows"]
         for size in measured.SIZES:
@@ -160,13 +160,17 @@ def response(data):
             misses = of[0]["simulated_misses"] / of[0]["references"]
             line = [name, str(of[0]["capacity_blocks"]), f"{100 * misses:.2f}"]
             for wait in measured.WAITS:
-                got = sorted(r["mean_us"] for r in of if r["wait_ms"] == wait)
+                waited = [r for r in of if r["wait_ms"] == wait]
+                got = sorted(r["mean_us"] for r in waited)
+                hits[wait].append(statistics.median(measured.hit_among_misses(r) for r in waited))
                 said = measured.model(cell, wait)(misses)
                 worst = max(worst, statistics.median(got) / said, said / statistics.median(got))
                 line.append(f"{statistics.median(got):.1f} ({got[0]:.1f} to {got[-1]:.1f}) / {said:.1f}")
             rows.append(line)
     header = ["", "blocks", "misses %", *(f"{wait} ms" if wait else "no wait" for wait in measured.WAITS)]
-    return table(header, rows), worst, apart
+    among = ", ".join(f"{min(of):.0f} to {max(of):.0f} ({wait} ms)" for wait, of in hits.items())
+    in_a_row = statistics.median(r["hit_us"] for name in measured.TRACES for r in data[f"measured-{name}"]["rows"])
+    return table(header, rows), worst, apart, f"{among}, and {in_a_row:.0f} in a row of hits"
 
 
 def cores(data):
@@ -218,15 +222,17 @@ Points when every line is locked (/ and 5 % of them): the lines that miss most, 
 
 def response_part(data):
     """The section about measured times."""
-    times, worst_time, apart = response(data)
+    times, worst_time, apart, hits = response(data)
     return f"""## Response times, measured
 
 The first {measured.REFERENCES:,} loads of three traces as reads of 4 KiB, one after the other, through the daemon (NBD,
 LRU, no read-ahead) on an export of nbdkit that waits before each read: the mean of a reference in microseconds
 (least to most of {measured.REPEATS} runs) / by equation 3, with the misses that the simulator counts in as many lines
 of one set, what a hit takes, and for a miss what it takes without a wait and the wait (equation 4 with the wait for
-the disk). Between misses counted by the daemon and by the simulator there are at most {apart} references; between the
-medians and the model at most a factor of {worst_time:.2f}.
+the disk). Between misses counted by the daemon and by the simulator there are at most {apart} references: measuring
+takes a few blocks of the cache. Between the medians and the model there is at most a factor of {worst_time:.2f},
+because hits do not all take the same: among the misses of a trace, what these took by themselves left off, a hit took
+{hits} (microseconds). A worker that has waited for its disk is to be woken, and finds its memory cold.
 
 {times}"""
 
