@@ -51,8 +51,8 @@ pub(crate) fn accesses_max(options: &SweepOptions, knowing: &[&mut CellResult]) 
 pub(crate) fn too_long(options: &SweepOptions, most: u64) -> SimError {
     let there = options.memory_bytes.map_or(String::new(), |bytes| format!(" in {} of memory", human_size(bytes)));
     SimError::Options(format!(
-        "opt and probability keep the whole trace, and have room for {most} accesses{there}; give --limit, or a part of \
-         the trace (undercroft trace sample)"
+        "opt and probability keep the whole trace, and have room for {most} accesses{there}; give --limit, or a part \
+         of the trace (undercroft trace sample)"
     ))
 }
 
