@@ -282,7 +282,7 @@ def test_a_policy_of_a_vm_is_that_of_its_disks_at_once(two_still):
     def policies():
         return [two_still.disk(f"{vm}:root")["cache"]["policy"] for vm in ("web", "db")]
 
-    finish_driver(start_driver("run", two_still.nbd("web:root"), "--seconds", "2"))
+    finish_driver(start_driver("run", two_still.nbd("web:root"), "--ops", "1", "--prefill", "--length", "24MiB"))
     kept = two_still.disk("web:root")["cache"]["cached_bytes"]
     assert "policy lru" in two_still.call("set", "web", "--policy", "lru").stdout
     assert policies() == ["lru", "s3-fifo"]

@@ -73,11 +73,11 @@ def hits(daemon, disk):
 
 def test_twice_under_load(daemon):
     """Two upgrades: no error, nothing lost, nothing cached twice or lost."""
-    loads = [Load(daemon, "a", 8), Load(daemon, "b", 8)]
-    time.sleep(2)
+    loads = [Load(daemon, "a", 12), Load(daemon, "b", 12)]
+    cached = lambda: min(daemon.disk(d)["cache"]["cached_bytes"] for d in "ab")  # noqa: E731
+    until(lambda: cached() > WORK * 0.9, "most of it is cached")
     for _ in range(2):
         before = {d: daemon.disk(d)["cache"]["cached_bytes"] for d in "ab"}
-        assert min(before.values()) > WORK // 2
         pid = daemon.pid
         daemon.upgrade()
         assert daemon.pid != pid
@@ -88,7 +88,9 @@ def test_twice_under_load(daemon):
         time.sleep(1)
         for d in "ab":
             had, all_reads = hits(daemon, d)
-            assert all_reads > 100 and had > 0.9 * all_reads, f"disk {d}: {had} of {all_reads}"
+            # As often as of all that is asked for something is cached.
+            part = before[d] / WORK - 0.05
+            assert all_reads > 100 and had > part * all_reads, f"disk {d}: {had} of {all_reads}, {part}"
     assert "has changed meanwhile" not in daemon.log()
     for load in loads:
         load.finish()
