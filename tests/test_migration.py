@@ -195,6 +195,7 @@ def test_what_the_guest_has_written_is_on_the_image(sides, boot, scratch):
     assert run("sha256sum", scratch / "page").stdout.split()[0] == wanted.split()[0]
 
 
+@pytest.mark.parametrize("sides", [pytest.param("raw", marks=pytest.mark.long), "qcow2"], indirect=True)
 def test_a_migration_that_is_called_off_changes_nothing(sides, boot, scratch):
     """Logging is switched on and off under load, and the guest stays."""
     _, here, there = sides

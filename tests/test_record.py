@@ -417,7 +417,9 @@ def takes_no_more(disk):
     return os.statvfs(disk).f_bavail == before.f_bavail < before.f_blocks // 4
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["quiet", "busy"])
+@pytest.mark.parametrize(
+    "busy", [pytest.param(False, id="quiet", marks=pytest.mark.long), pytest.param(True, id="busy")]
+)
 def test_a_full_disk_ends_it(one, scratch, busy):
     """Where the disk of the file fills up, the file is whole up to there, and guests notice nothing; also where the
     converter has no time, so that notes that wait are what fills the disk."""

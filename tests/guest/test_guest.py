@@ -146,7 +146,9 @@ def test_guest_goes_on_after_the_daemon_was_killed(disk, undercroft, boot):
 
 
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
-@pytest.mark.parametrize("zeroing", [True, False], ids=["zeroing", "not zeroing"])
+@pytest.mark.parametrize(
+    "zeroing", [pytest.param(True, id="zeroing"), pytest.param(False, id="not zeroing", marks=pytest.mark.long)]
+)
 def test_pages_kept_from_a_guest_are_what_the_image_holds(disk, zeroing, undercroft, boot):
     """A guest reads and writes twice what its own cache holds: every page of it that is kept is compared with the
     image."""
