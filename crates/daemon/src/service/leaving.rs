@@ -309,13 +309,7 @@ impl Service {
             rest.laps.end("SSD store");
         }
         left.files = self.tell_files(&mut fds)?;
-        for d in &rest.disks {
-            let id = d.disk.id();
-            let ports = d.disk.host().worker.call(move |w| w.core().untold(id)).map_err(io::Error::other)?;
-            if ports > 0 {
-                left.untold.push(LeftUntold { disk: d.disk.info().name.clone(), ports });
-            }
-        }
+        left.untold = self.tell_untold(rest)?;
         let (places, mut all): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         left.listeners = places;
         all.extend(fds);
@@ -325,6 +319,20 @@ impl Service {
         rest.laps.end("the new process");
         // From here on it serves, or it has ended and guests reconnect: never both processes.
         letters::send(channel, &Begin { form }, Vec::new(), Vec::new(), give_up)
+    }
+
+    /// Who is still to be told that something was lost. One call for each worker: nobody is served meanwhile.
+    fn tell_untold(&self, rest: &Rest) -> io::Result<Vec<LeftUntold>> {
+        let mut untold = Vec::new();
+        for (n, worker) in self.workers.iter().enumerate() {
+            let disks: Vec<_> = rest.disks.iter().map(|d| &d.disk).filter(|d| d.worker_number() == n).collect();
+            let ids: Vec<_> = disks.iter().map(|d| d.id()).collect();
+            let ports = worker.call(move |w| ids.iter().map(|id| w.core().untold(*id)).collect::<Vec<_>>());
+            let ports = ports.map_err(io::Error::other)?;
+            let of = disks.iter().zip(ports).filter(|(_, ports)| *ports > 0);
+            untold.extend(of.map(|(disk, ports)| LeftUntold { disk: disk.info().name.clone(), ports }));
+        }
+        Ok(untold)
     }
 
     /// Goes on with everything that has come to rest. Since when nobody was served.

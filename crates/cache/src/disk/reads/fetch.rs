@@ -102,15 +102,15 @@ impl<P: FaultInjection> Disk<P> {
     #[inline]
     pub(crate) fn fetch_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
         if self.fetch.0.is_some() && !self.settings.is_closing() && !self.is_resizing() && !self.settings.shifts() {
-            let unsettled = cx.arena.arena().is_claimed_from();
-            if !unsettled {
-                self.fetch_step(cx);
-            }
+            self.fetch_step(cx);
         }
     }
 
     #[cold]
     fn fetch_step<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        if cx.arena.arena().is_claimed_from() {
+            return;
+        }
         let mut looked = 0;
         while looked < LOOK_MAX {
             let Some((first, end)) = self.fetch.span(self.settings.blocks()) else { return };

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_backend::{ImageFiles, ImageStamp};
 use undercroft_cache::DiskId;
-use undercroft_cache::ssd::{GivenUp, Identity, OutOfService, OwnerId, OwnerStats, Quiet, Stamp};
+use undercroft_cache::ssd::{GivenUp, Identity, OutOfService, OwnerId, OwnerStats, Quiet, Ssd, Stamp};
 use undercroft_config::{ServePlan, StoreChoice};
 
 /// Between two looks.
@@ -292,14 +292,19 @@ impl Service {
     /// An owner goes of whose image it is not certain that it has what was written: its files say what they did when
     /// that was written down last, and what the store has of it is more than the image. Its numbers.
     fn forget_owner(&self, worker: usize, owner: OwnerId) -> Option<OwnerStats> {
-        let forgotten = self.workers[worker].call(move |w| {
+        self.owner_goes(worker, owner, |ssd, owner| ssd.drop_owner(owner))
+    }
+
+    /// An owner goes in this way; its numbers.
+    fn owner_goes(&self, worker: usize, owner: OwnerId, goes: fn(&mut Ssd, OwnerId)) -> Option<OwnerStats> {
+        let left = self.workers[worker].call(move |w| {
             let ssd = w.core().ssd_mut()?;
             let stats = ssd.owner_stats(owner);
-            ssd.drop_owner(owner);
+            goes(ssd, owner);
             w.serve_ssd();
             Some(stats)
         });
-        forgotten.ok().flatten()
+        left.ok().flatten()
     }
 
     /// An owner whose image has this stamp goes; its numbers, if it has gone.
@@ -308,25 +313,18 @@ impl Service {
             self.ssd.lock().leaving.push((worker, owner, stamp_of(&stamp)));
             return None;
         }
-        let worker = &self.workers[worker];
-        let begun = worker.call(move |w| {
+        let host = &self.workers[worker];
+        let begun = host.call(move |w| {
             let begun = w.core().ssd_mut()?.quiet(owner, stamp_of(&stamp?)) == Quiet::Begun;
             w.serve_ssd();
             begun.then_some(())
         });
         let until = Instant::now() + LEAVE_WAIT;
         let is_clean = move |w: &mut Worker| w.core().ssd().is_none_or(|ssd| ssd.owner_stats(owner).is_clean);
-        while matches!(begun, Ok(Some(()))) && Instant::now() < until && worker.call(is_clean) == Ok(false) {
+        while matches!(begun, Ok(Some(()))) && Instant::now() < until && host.call(is_clean) == Ok(false) {
             std::thread::sleep(LEAVE_STEP);
         }
-        let left = worker.call(move |w| {
-            let ssd = w.core().ssd_mut()?;
-            let stats = ssd.owner_stats(owner);
-            ssd.detach(owner);
-            w.serve_ssd();
-            Some(stats)
-        });
-        left.ok().flatten()
+        self.owner_goes(worker, owner, |ssd, owner| ssd.detach(owner))
     }
 }
 
