@@ -185,6 +185,14 @@ fn beside(flood: Flood) -> Arc<Counts> {
             let disks: Vec<DiskId> = (1..=flood.disks).map(|n| add_counted(w, &path, n, of.clone())).collect();
             let mut turns = 0;
             let mut turn = |w: &mut Worker| {
+                // One that slept while its image took long has another request since: nothing of it can wake a worker.
+                for (n, slot) in w.ports.iter_mut().enumerate() {
+                    if let Some(slot) = slot.as_mut().filter(|slot| !slot.active && !slot.starved)
+                        && slot.port.arm()
+                    {
+                        slot.wake(n as u32, &mut w.flows, w.now_ns);
+                    }
+                }
                 let answers = of.answers.load(Ordering::Relaxed);
                 w.reap();
                 of.looks.fetch_add(of.answers.load(Ordering::Relaxed) - answers, Ordering::Relaxed);
