@@ -210,10 +210,11 @@ impl<P: FaultInjection> Disk<P> {
         }
         s.errors += u64::from(result.is_err());
         cx.fx.reply(req.id, result);
-        // Others tell of no loss, though their tag may be that of one that did.
-        let tells = req.op == Op::Flush || req.op.is_durable();
-        if result.is_err() && tells && self.losses.any() && cx.fx.unheard(req.id) {
-            self.losses.unheard(req.id);
+        if result.is_err() && self.losses.any() {
+            self.losses.fails(req.id);
+            if cx.fx.unheard(req.id) {
+                self.losses.unheard(req.id);
+            }
         }
     }
 

@@ -136,6 +136,13 @@ fn a_read_that_fails_unheard_tells_of_no_loss() {
     assert_sound(730);
 }
 
+/// The same of a change that failed before its front end connected anew, so that its answer was not known to be seen:
+/// the port told the core of that, and the tag was that of the flush which had told of lost writes.
+#[test]
+fn a_change_that_failed_unseen_tells_of_no_loss() {
+    assert_sound(1176);
+}
+
 /// A fault of the judge: two losses, and a flush begun between them failed for the first, which its guest saw after the
 /// second. The judge took it as telling of both, so that the flush which told of the second seemed to fail for nothing.
 #[test]

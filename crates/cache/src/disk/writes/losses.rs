@@ -13,9 +13,11 @@ use crate::types::{Lost, ReqId};
 #[derive(Clone, Copy, Debug)]
 struct Port {
     id: u32,
-    /// The loss it was told of last, and the tag of the request whose answer told of it.
+    /// The loss it was told of last, and the tag of the request whose answer told of it, while no later failure has
+    /// that tag; and whether it was answered.
     seen: u32,
     teller: u32,
+    told: bool,
     /// Number of its last change that was acknowledged.
     wrote: u64,
 }
@@ -71,7 +73,7 @@ impl Losses {
         }
         let owed = self.debts > 0 && self.count > 0;
         self.debts -= u32::from(owed);
-        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), teller: u32::MAX, wrote: 0 });
+        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), teller: u32::MAX, told: false, wrote: 0 });
     }
 
     /// A port is gone.
@@ -113,9 +115,20 @@ impl Losses {
         let port = self.port(req.port);
         let tells = std::mem::replace(&mut port.seen, count) != count;
         if tells {
-            port.teller = req.tag;
+            (port.teller, port.told) = (req.tag, false);
         }
         tells
+    }
+
+    /// The failure of `req` is about to be answered. Tags come again: a later failure by the tag of the one that told of
+    /// a loss tells of nothing, and that one was heard, or its tag would not be free.
+    #[cold]
+    pub(in crate::disk) fn fails(&mut self, req: ReqId) {
+        if let Some(port) = self.ports.iter_mut().find(|p| p.id == req.port && p.teller == req.tag)
+            && std::mem::replace(&mut port.told, true)
+        {
+            port.teller = u32::MAX;
+        }
     }
 
     /// The failure of `req` was answered to a peer that had gone: if it was to tell of a loss, the next one is to.
@@ -253,6 +266,13 @@ mod tests {
     #[test]
     fn what_nobody_heard_is_told_again() {
         let mut l = Losses::default();
+        let flush = |l: &mut Losses, id| {
+            let well = flush(l, id);
+            if !well {
+                l.fails(req(id));
+            }
+            well
+        };
         l.open(1);
         l.wrote(1);
         lose(&mut l);
@@ -265,6 +285,10 @@ mod tests {
         lose(&mut l);
         l.unheard(req(1));
         assert!(!flush(&mut l, 1) && flush(&mut l, 1));
+        // Another failure by the same tag, whatever asked for it, told of nothing.
+        l.fails(req(1));
+        l.unheard(req(1));
+        assert!(flush(&mut l, 1), "that tag is another request's");
     }
 
     #[test]
