@@ -45,14 +45,15 @@ pub trait Port: Send {
     /// been copied out since it was taken, whatever `result` says.
     fn reply(&mut self, tag: u32, result: Result<(), IoError>);
 
-    /// Whether the last reply reached nobody, since the peer that had asked is gone; whoever comes in its place asks
-    /// again.
+    /// Whether the last reply, [`IoError::Lost`], reached nobody, since the peer that had asked is gone; whoever comes
+    /// in its place asks again.
     fn unheard(&self) -> bool {
         false
     }
 
-    /// A request whose failure was answered, but not sent or not visible when its peer went, so that it reached nobody
-    /// either. Asked until there is none, after anything that may end a session, and before the port is dropped.
+    /// A request whose failure told of lost writes and was answered, but not sent or not visible when its peer went, so
+    /// that it reached nobody either. Asked until there is none, after anything that may end a session, and before the
+    /// port is dropped.
     fn take_unheard(&mut self) -> Option<u32> {
         None
     }

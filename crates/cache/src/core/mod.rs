@@ -446,8 +446,8 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// The failure of `req` was answered, but its peer has gone without having seen it: what it was to tell of is told
-    /// by the next one, as after [`Effects::unheard`].
+    /// The failure of `req` was answered, [`IoError::Lost`], but its peer has gone without having seen it: what it was
+    /// to tell of is told by the next one, as after [`Effects::unheard`].
     pub fn unheard(&mut self, id: DiskId, req: ReqId) {
         if let Some(d) = self.disk_mut(id) {
             d.unheard(req);

@@ -210,11 +210,8 @@ impl<P: FaultInjection> Disk<P> {
         }
         s.errors += u64::from(result.is_err());
         cx.fx.reply(req.id, result);
-        if result.is_err() && self.losses.any() {
-            self.losses.fails(req.id);
-            if cx.fx.unheard(req.id) {
-                self.losses.unheard(req.id);
-            }
+        if result == Err(IoError::Lost) && cx.fx.unheard(req.id) {
+            self.losses.unheard(req.id);
         }
     }
 

@@ -98,8 +98,8 @@ pub trait Effects {
     fn extents(&mut self, req: ReqId, extents: &[Extent]);
     /// The request is finished; exactly once for each request.
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>);
-    /// Whether the answer just given to `req`, a failure, reached nobody, and its peer will ask again: what it was to
-    /// tell of has still to be told.
+    /// Whether the answer just given to `req`, [`IoError::Lost`], reached nobody, and its peer will ask again: what it
+    /// was to tell of has still to be told.
     fn unheard(&mut self, _req: ReqId) -> bool {
         false
     }

@@ -102,6 +102,9 @@ pub struct Found {
 pub enum IoError {
     /// The disk failed.
     Io,
+    /// Changes that were acknowledged are lost, and this is how the port of the request is told; to its peer it is an
+    /// input/output error.
+    Lost,
     /// The disk is full.
     NoSpace,
     /// The range or the request makes no sense.
@@ -118,6 +121,7 @@ impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             IoError::Io => "input/output error",
+            IoError::Lost => "writes acknowledged before are lost",
             IoError::NoSpace => "no space left on the disk",
             IoError::Invalid => "invalid request",
             IoError::ReadOnly => "the disk is read-only",

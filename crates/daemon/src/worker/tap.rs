@@ -272,7 +272,7 @@ impl Tap {
 
 fn failure(e: IoError) -> RecordedFailure {
     match e {
-        IoError::Io => RecordedFailure::Io,
+        IoError::Io | IoError::Lost => RecordedFailure::Io,
         IoError::NoSpace => RecordedFailure::NoSpace,
         IoError::Invalid => RecordedFailure::Invalid,
         IoError::ReadOnly => RecordedFailure::ReadOnly,

@@ -319,7 +319,7 @@ impl<D: Device, F: PortFaults> FusePort<D, F> {
 /// The kernel's number for a failure.
 fn error_number(e: IoError) -> i32 {
     match e {
-        IoError::Io => errno::EIO,
+        IoError::Io | IoError::Lost => errno::EIO,
         IoError::NoSpace => errno::ENOSPC,
         IoError::Invalid => errno::EINVAL,
         IoError::ReadOnly => errno::EROFS,
@@ -430,7 +430,7 @@ impl<D: Device, F: PortFaults> Port for FusePort<D, F> {
             }
             (Task::Flush, Err(_)) if F::has(PortBug::LossUnsaid) => self.outbox.small(unique, Small::EMPTY),
             (_, Ok(())) => self.outbox.small(unique, Small::EMPTY),
-            (_, Err(e)) => self.outbox.error(unique, error_number(e), Some(tag)),
+            (_, Err(e)) => self.outbox.error(unique, error_number(e), (e == IoError::Lost).then_some(tag)),
         }
         self.release(tag);
     }

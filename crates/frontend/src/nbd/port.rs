@@ -413,7 +413,9 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
             (Task::Flush, Err(_)) if F::has(PortBug::LossUnsaid) => self.outbox.simple(cookie, 0),
             (_, Err(e)) => {
                 self.fail(cookie, error_number(e));
-                self.outbox.is_failure_of(tag);
+                if e == IoError::Lost {
+                    self.outbox.is_failure_of(tag);
+                }
             }
         }
         self.release(tag);

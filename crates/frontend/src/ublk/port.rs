@@ -267,7 +267,7 @@ impl<D: BlockQueue, F: PortFaults> Port for UblkPort<D, F> {
             (Task::Flush, Err(_)) if F::has(PortBug::LossUnsaid) => 0,
             (_, Ok(())) => 0,
             (_, Err(e)) => {
-                if !self.unheard {
+                if e == IoError::Lost && !self.unheard {
                     self.failures.push(tag);
                 }
                 error_number(e)

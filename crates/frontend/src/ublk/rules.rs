@@ -139,7 +139,7 @@ impl DeviceRules {
 /// What the kernel is answered for a failure.
 pub(super) fn error_number(e: IoError) -> i32 {
     match e {
-        IoError::Io | IoError::ReadOnly | IoError::Shutdown => result::IO,
+        IoError::Io | IoError::Lost | IoError::ReadOnly | IoError::Shutdown => result::IO,
         IoError::NoSpace => result::NO_SPACE,
         IoError::Invalid => result::INVALID,
         IoError::Unsupported => result::UNSUPPORTED,

@@ -319,7 +319,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
         let slot = self.slots.get(tag);
         let (parent, ended) = (slot.parent, slot.session != self.session);
         self.unheard = ended && !F::has(PortBug::UnheardForgotten);
-        if result.is_err() && !ended {
+        if result == Err(IoError::Lost) && !ended {
             let queue = parent.map_or(slot.queue, |whole| self.slots.get(whole).queue);
             self.failures.failed(tag, queue, parent);
         }

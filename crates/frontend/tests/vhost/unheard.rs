@@ -1,4 +1,4 @@
-//! Failures of which the guest cannot know: those that it could not see when its session ended.
+//! Failures that tell of lost writes and of which the guest cannot know: it could not see them when its session ended.
 //!
 //! Owns nothing. Invariant: a failure is reported to the worker exactly if the next session has it served again.
 
@@ -32,7 +32,7 @@ fn connect_anew(rig: &mut Rig, area: &InflightArea) {
 }
 
 fn fail(rig: &mut Rig, request: Request) {
-    rig.failure = Some(IoError::Io);
+    rig.failure = Some(IoError::Lost);
     rig.serve(request);
     rig.failure = None;
 }
@@ -52,6 +52,15 @@ fn a_failure_is_seen_once_it_is_published() {
         assert_eq!(unheard(&mut rig), if published { vec![] } else { vec![flush.id.tag] });
         assert!(unheard(&mut rig).is_empty(), "once");
     }
+}
+
+#[test]
+fn a_failure_that_tells_of_no_loss_is_nothing_to_tell() {
+    let (mut rig, flush) = flush_taken();
+    rig.failure = Some(IoError::Io);
+    rig.serve(flush);
+    rig.port.sever();
+    assert!(unheard(&mut rig).is_empty());
 }
 
 #[test]

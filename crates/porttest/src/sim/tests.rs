@@ -143,6 +143,12 @@ fn a_change_that_failed_unseen_tells_of_no_loss() {
     assert_sound(1176);
 }
 
+/// The same of a range of a discard, whose tag had been used again while the other ranges were under way.
+#[test]
+fn a_range_that_failed_unseen_tells_of_no_loss() {
+    assert_sound(1566);
+}
+
 /// A fault of the judge: two losses, and a flush begun between them failed for the first, which its guest saw after the
 /// second. The judge took it as telling of both, so that the flush which told of the second seemed to fail for nothing.
 #[test]

@@ -46,7 +46,7 @@ impl World {
             }
             (true, _) => Some(Ok(())),
             (false, Some(at)) if told && p.start > side.lost => match result {
-                Err(IoError::Io) => {
+                Err(IoError::Lost) => {
                     if at < side.untold.len() && side.untold[at] == req.id.port {
                         side.untold.swap_remove(at);
                     }

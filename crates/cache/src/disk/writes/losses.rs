@@ -7,17 +7,14 @@
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::PORTS_PER_DISK_MAX;
-use crate::types::{Lost, ReqId};
+use crate::types::{IoError, Lost, ReqId};
 
 /// A port of a disk.
 #[derive(Clone, Copy, Debug)]
 struct Port {
     id: u32,
-    /// The loss it was told of last, and the tag of the request whose answer told of it, while no later failure has
-    /// that tag; and whether it was answered.
+    /// The loss it was told of last.
     seen: u32,
-    teller: u32,
-    told: bool,
     /// Number of its last change that was acknowledged.
     wrote: u64,
 }
@@ -73,7 +70,7 @@ impl Losses {
         }
         let owed = self.debts > 0 && self.count > 0;
         self.debts -= u32::from(owed);
-        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), teller: u32::MAX, told: false, wrote: 0 });
+        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), wrote: 0 });
     }
 
     /// A port is gone.
@@ -105,37 +102,22 @@ impl Losses {
         self.debts = self.debts.saturating_add(std::mem::take(&mut self.left));
     }
 
-    /// Whether the port of `req` must be told now, by the failure of this request; it has been then.
+    /// Whether the port of `req` must be told now, by the failure of this request ([`IoError::Lost`]); it has been
+    /// then.
     #[inline]
     pub(in crate::disk) fn tell(&mut self, req: ReqId) -> bool {
         if self.count == 0 {
             return false;
         }
         let count = self.count;
-        let port = self.port(req.port);
-        let tells = std::mem::replace(&mut port.seen, count) != count;
-        if tells {
-            (port.teller, port.told) = (req.tag, false);
-        }
-        tells
+        std::mem::replace(&mut self.port(req.port).seen, count) != count
     }
 
-    /// The failure of `req` is about to be answered. Tags come again: a later failure by the tag of the one that told of
-    /// a loss tells of nothing, and that one was heard, or its tag would not be free.
-    #[cold]
-    pub(in crate::disk) fn fails(&mut self, req: ReqId) {
-        if let Some(port) = self.ports.iter_mut().find(|p| p.id == req.port && p.teller == req.tag)
-            && std::mem::replace(&mut port.told, true)
-        {
-            port.teller = u32::MAX;
-        }
-    }
-
-    /// The failure of `req` was answered to a peer that had gone: if it was to tell of a loss, the next one is to.
+    /// The failure of `req`, which told of a loss, was answered to a peer that had gone: the next one is to tell.
     #[cold]
     pub(in crate::disk) fn unheard(&mut self, req: ReqId) {
         let count = self.count;
-        if let Some(port) = self.ports.iter_mut().find(|p| p.id == req.port && p.teller == req.tag && p.seen == count) {
+        if let Some(port) = self.ports.iter_mut().find(|p| p.id == req.port && p.seen == count) {
             port.seen = count.wrapping_sub(1);
         }
     }
@@ -159,24 +141,21 @@ impl Losses {
         }
     }
 
-    /// Whether anything was ever lost.
-    #[inline]
-    pub(in crate::disk) fn any(&self) -> bool {
-        self.count > 0
-    }
-
-    /// A flush has ended on the disk. Whether it vouches for all it should.
-    pub(in crate::disk) fn flush_ended(&mut self, req: ReqId, since: Since, done: bool) -> bool {
-        let vouches = done && since.losses == self.count;
-        if vouches {
-            self.flushed = self.flushed.max(since.acked);
-            if self.left_at <= self.flushed {
-                self.left = 0;
-            }
-        } else {
-            self.tell(req);
+    /// A flush has ended on the disk. How it is to be answered: with success only if it vouches for all it should.
+    pub(in crate::disk) fn flush_ended(
+        &mut self,
+        req: ReqId,
+        since: Since,
+        failed: Option<IoError>,
+    ) -> Option<IoError> {
+        if failed.is_some() || since.losses != self.count {
+            return if self.tell(req) { Some(IoError::Lost) } else { failed.or(Some(IoError::Io)) };
         }
-        vouches
+        self.flushed = self.flushed.max(since.acked);
+        if self.left_at <= self.flushed {
+            self.left = 0;
+        }
+        None
     }
 }
 
@@ -224,7 +203,7 @@ mod tests {
 
     fn flush(l: &mut Losses, id: u32) -> bool {
         let since = l.since();
-        !l.tell(req(id)) && l.flush_ended(req(id), since, true)
+        !l.tell(req(id)) && l.flush_ended(req(id), since, None).is_none()
     }
 
     #[test]
@@ -254,41 +233,32 @@ mod tests {
         l.wrote(1);
         let since = l.since();
         lose(&mut l);
-        assert!(!l.flush_ended(req(1), since, true));
+        assert_eq!(l.flush_ended(req(1), since, None), Some(IoError::Lost));
+        // Another that was under way then fails as well, and tells of nothing.
+        assert_eq!(l.flush_ended(req(1), since, None), Some(IoError::Io));
         assert!(flush(&mut l, 1));
         // One that fails for another reason tells as well.
         lose(&mut l);
         let since = l.since();
-        assert!(!l.flush_ended(req(1), since, false));
+        assert_eq!(l.flush_ended(req(1), since, Some(IoError::NoSpace)), Some(IoError::Lost));
         assert!(flush(&mut l, 1));
+        assert_eq!(l.flush_ended(req(1), l.since(), Some(IoError::NoSpace)), Some(IoError::NoSpace));
     }
 
     #[test]
     fn what_nobody_heard_is_told_again() {
         let mut l = Losses::default();
-        let flush = |l: &mut Losses, id| {
-            let well = flush(l, id);
-            if !well {
-                l.fails(req(id));
-            }
-            well
-        };
         l.open(1);
         l.wrote(1);
         lose(&mut l);
         assert!(!flush(&mut l, 1));
-        l.unheard(ReqId { port: 1, tag: 8 });
-        assert!(flush(&mut l, 1), "that answer told of nothing");
+        assert!(flush(&mut l, 1));
         l.unheard(req(1));
         assert!(!flush(&mut l, 1) && flush(&mut l, 1));
         // A later loss has to be told anyway, once.
         lose(&mut l);
         l.unheard(req(1));
         assert!(!flush(&mut l, 1) && flush(&mut l, 1));
-        // Another failure by the same tag, whatever asked for it, told of nothing.
-        l.fails(req(1));
-        l.unheard(req(1));
-        assert!(flush(&mut l, 1), "that tag is another request's");
     }
 
     #[test]
@@ -327,7 +297,7 @@ mod tests {
         // A flush that began before the change does not vouch for it.
         let since = l.since();
         l.wrote(4);
-        assert!(!l.tell(req(4)) && l.flush_ended(req(4), since, true));
+        assert!(!l.tell(req(4)) && l.flush_ended(req(4), since, None).is_none());
         l.close(4);
         lose(&mut l);
         l.open(5);

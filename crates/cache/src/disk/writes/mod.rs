@@ -38,8 +38,10 @@ pub(in crate::disk) enum Part {
 impl<P: FaultInjection> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits for earlier ones that it overlaps.
     pub(in crate::disk) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        let told = req.op.is_durable() && self.losses.tell(req.id);
-        if told || self.requests.is_full() {
+        if req.op.is_durable() && self.losses.tell(req.id) {
+            return self.answer(req, Err(IoError::Lost), cx);
+        }
+        if self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
         let rec = self.requests.insert_overlapped(req);

@@ -139,7 +139,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Passes a flush or a status request on at once: every write acknowledged before is complete on the disk.
     pub(in crate::disk) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         if req.op == Op::Flush && self.losses.tell(req.id) {
-            return self.answer(req, Err(IoError::Io), cx);
+            return self.answer(req, Err(IoError::Lost), cx);
         }
         if req.op == Op::Flush && self.faults.has(Bug::FlushNotSent) {
             return self.answer(req, Ok(()), cx);
@@ -162,8 +162,8 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
         let req = self.requests[rec].req;
         let mut error = done.result.err();
-        if req.op == Op::Flush && !self.losses.flush_ended(req.id, since, error.is_none()) {
-            error = error.or(Some(IoError::Io));
+        if req.op == Op::Flush {
+            error = self.losses.flush_ended(req.id, since, error);
         }
         if req.op == Op::Status {
             let guess = self.faults.has(Bug::StatusGuesses);

@@ -22,7 +22,7 @@ pub(super) fn words(error: u32) -> &'static str {
 /// The protocol's number for a failure.
 pub(super) fn error_number(e: IoError) -> u32 {
     match e {
-        IoError::Io => errno::EIO,
+        IoError::Io | IoError::Lost => errno::EIO,
         IoError::NoSpace => errno::ENOSPC,
         // The protocol keeps ENOTSUP for fast zeroes, which were answered before.
         IoError::Invalid | IoError::Unsupported => errno::EINVAL,

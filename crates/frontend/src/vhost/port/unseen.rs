@@ -1,6 +1,6 @@
-//! Failures that a guest was answered and cannot see yet, and those that it never will.
+//! Failures that tell of lost writes and that a guest was answered and cannot see yet, and those that it never will.
 //!
-//! Owns the tags of those requests. Never knows why they failed. Invariants: a failure is here from its answer until
+//! Owns the tags of those requests. Never sees another failure. Invariants: a failure is here from its answer until
 //! the driver can see it, or until its session has ended; then the worker is told of it once. No answer of success
 //! costs more than a look whether anything is here.
 
@@ -27,7 +27,7 @@ impl Failures {
         !self.unseen.is_empty()
     }
 
-    /// Request `tag` failed, alone or as a part of `whole`, of which `queue` has the chain.
+    /// Request `tag` failed and told of a loss, alone or as a part of `whole`, of which `queue` has the chain.
     #[cold]
     pub(super) fn failed(&mut self, tag: u32, queue: u16, whole: Option<u32>) {
         self.unseen.push(Unseen { tag, queue, whole });

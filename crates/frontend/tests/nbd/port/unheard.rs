@@ -1,4 +1,4 @@
-//! Failures of which the client cannot know: those that were not sent when its connection ended.
+//! Failures that tell of lost writes and of which the client cannot know: they were not sent when its connection ended.
 //!
 //! Owns nothing. Invariant: a failure is reported to the worker exactly if its client may not have received it.
 
@@ -29,7 +29,7 @@ fn cut(f: &mut Fixture) {
 fn a_failure_answered_after_the_connection_reached_nobody() {
     let (mut f, tag) = flush_taken(true);
     cut(&mut f);
-    f.port.reply(tag, Err(IoError::Io));
+    f.port.reply(tag, Err(IoError::Lost));
     assert!(f.port.unheard());
     assert!(unheard(&mut f).is_empty() && f.port.inflight() == 0);
 }
@@ -40,7 +40,7 @@ fn a_failure_reached_its_client_once_all_of_the_reply_was_sent() {
         for room in [0, 7, usize::MAX] {
             let (mut f, tag) = flush_taken(structured);
             f.wire.with(|w| w.room = room);
-            f.port.reply(tag, Err(IoError::Io));
+            f.port.reply(tag, Err(IoError::Lost));
             f.port.flush(SEND_BYTES);
             assert!(!f.port.unheard());
             assert!(unheard(&mut f).is_empty(), "its connection goes on");

@@ -292,7 +292,7 @@ fn what_is_under_way_when_it_is_shut_is_answered_and_nothing_else() {
 #[test]
 fn failures_that_nobody_waits_for_are_told_again() {
     let mut run = run();
-    run.disk.fails = Some(IoError::Io);
+    run.disk.fails = Some(IoError::Lost);
     run.device.with(|k| {
         k.killed_one_in = 2;
         k.queue.push_back(message(opcode::FSYNC, 2, ROOT, &[0; 16]));

@@ -108,13 +108,14 @@ fn what_finds_no_room_waits_and_is_served() {
 #[test]
 fn failures_are_of_their_requests_alone() {
     let mut run = run();
-    for n in 0..6 {
+    for n in 0..7 {
         run.device.with(|k| k.ask(asks(operation::READ, n, 1)));
     }
     let mut requests = Vec::new();
     run.port.take(8, &mut requests);
-    assert_eq!(requests.len(), 6);
-    let errors = [IoError::Io, IoError::NoSpace, IoError::Invalid, IoError::Unsupported, IoError::Shutdown];
+    assert_eq!(requests.len(), 7);
+    use IoError::{Invalid, Io, Lost, NoSpace, Shutdown, Unsupported};
+    let errors = [Io, NoSpace, Invalid, Unsupported, Shutdown, Lost];
     for (r, n) in requests.into_iter().zip(0..) {
         match errors.get(n) {
             Some(&e) => run.port.reply(r.id.tag, Err(e)),
@@ -125,7 +126,7 @@ fn failures_are_of_their_requests_alone() {
         }
     }
     run.port.flush(SEND_BYTES);
-    assert_eq!(results(&run), [(0, -5), (1, -28), (2, -22), (3, -95), (4, -5), (5, 512)]);
+    assert_eq!(results(&run), [(0, -5), (1, -28), (2, -22), (3, -95), (4, -5), (5, -5), (6, 512)]);
 }
 
 /// A read that the core calls good, and that brought only a part: the reader would see what was in its memory.
@@ -256,13 +257,13 @@ fn failures_that_reached_nobody_are_told() {
     (0..2).for_each(|n| run.device.with(|k| k.ask(asks(operation::FLUSH, n, 0))));
     let mut requests = Vec::new();
     run.port.take(8, &mut requests);
-    run.port.reply(requests[0].id.tag, Err(IoError::Io));
+    run.port.reply(requests[0].id.tag, Err(IoError::Lost));
     assert!(!run.port.unheard() && run.port.take_unheard().is_none());
     run.device.with(|k| k.submit_fails = Some(Errno::BADF));
     run.port.flush(SEND_BYTES);
     assert!(run.port.is_closed());
     assert_eq!(run.port.take_unheard(), Some(requests[0].id.tag));
-    run.port.reply(requests[1].id.tag, Err(IoError::Io));
+    run.port.reply(requests[1].id.tag, Err(IoError::Lost));
     assert!(run.port.unheard());
 }
 
