@@ -301,6 +301,18 @@ fn check_option_replies(out: &[u8]) {
     }
 }
 
+/// Pieces in which a stream arrives at most: each is looked at when it comes, and a few bytes of input are a stream of
+/// megabytes.
+const PIECES_MAX: usize = 1 << 15;
+
+/// Bytes that arrive at a time: as many as an input says, or more where that would be too many pieces.
+fn piece_of(stream: &[u8], piece: u8) -> usize {
+    match piece {
+        0 => 0,
+        piece => usize::from(piece).max(stream.len().div_ceil(PIECES_MAX)),
+    }
+}
+
 /// Feeds requests to a port in all manner of ways, and checks all replies.
 pub fn fuzz_commands(data: &[u8]) {
     let Some((&[mode, piece, order, limits], rest)) = data.split_first_chunk() else { return };
@@ -315,7 +327,7 @@ pub fn fuzz_commands(data: &[u8]) {
     }
     let limits = PortLimits { requests_max: 1 + usize::from(limits & 15), bytes_max: usize::from(limits) << 12 };
     let fails = (mode & 0x80 != 0).then_some(IoError::NoSpace);
-    let mut run = Run::new(rules, limits, usize::from(piece), u64::from(order));
+    let mut run = Run::new(rules, limits, piece_of(&stream, piece), u64::from(order));
     run.disk.fails = fails;
     run.all(&stream, sent && mode & 8 == 0);
 }
