@@ -17,6 +17,7 @@ mod aet;
 mod bars;
 mod estimate;
 mod exact;
+mod font;
 mod mini;
 mod paired;
 pub mod partition;

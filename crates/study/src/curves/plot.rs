@@ -3,13 +3,12 @@
 //! Owns the look. Never computes what it shows, and writes no file. Invariant: the same series give the same file on
 //! every machine; the glyphs come with the program.
 
+use super::font;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
-use plotters::style::register_font;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,11 +111,7 @@ pub const PLOTS_MAX: usize = 64;
 /// # Errors
 /// There is nothing to show, or it cannot be drawn.
 pub fn render(format: PlotFormat, plots: &[Plot]) -> Result<Vec<u8>, PlotError> {
-    static FONT: Once = Once::new();
-    FONT.call_once(|| {
-        // a font that cannot be read leaves plots without text, which no caller could mend
-        let _ = register_font("sans-serif", FontStyle::Normal, dejavu::sans::regular());
-    });
+    font::register();
     let shown: Vec<Plot> = plots.iter().take(PLOTS_MAX).map(visible).collect();
     if shown.iter().all(|p| p.series.iter().all(|s| s.points.len() < p.style.points_min())) {
         return Err(PlotError::Empty);
