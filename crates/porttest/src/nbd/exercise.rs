@@ -581,3 +581,20 @@ fn expectations(input: &[u8], rules: &ExportRules) -> (Vec<(RequestHeader, Verdi
 fn verdict_is_error(v: Verdict) -> bool {
     matches!(v, Verdict::Refuse(_))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_of_megabytes_arrives_in_a_bounded_number_of_pieces() {
+        for (bytes, piece) in [(4_500_000, 1), (4_500_000, 255), (100, 1), (0, 1), (4_500_000, 0)] {
+            let input = vec![0; bytes];
+            let mut wire = Wire { piece: piece_of(&input, piece), input, ..Wire::default() };
+            let pieces = std::iter::from_fn(|| wire.arrive().then_some(())).count();
+            assert!(pieces <= PIECES_MAX, "{bytes} bytes by {piece}: {pieces} pieces");
+            assert_eq!(wire.arrived, bytes, "all of it has arrived");
+            assert!(bytes != 100 || pieces == 100, "a short stream arrives as the input says");
+        }
+    }
+}
