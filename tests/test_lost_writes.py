@@ -162,6 +162,28 @@ def test_who_was_not_told_before_an_upgrade_is_told_after_it(volatile, serve):
         assert b.flush() == 0
 
 
+def test_who_does_not_read_its_failed_flush_before_an_upgrade_is_told_after_it(volatile, serve):
+    """The failure waits behind data that the client does not read, and ends with the process that would have sent it.
+    Another client has been told: nothing is left to tell but that."""
+    # Without a front end of a guest, which would be one more that has not been told.
+    only_clients = {"vhost_user": "false", "socket": None}
+    daemon = serve([Disk("up", volatile.uri, "nbd", only_clients)], store="keep = true")
+    with Client(daemon) as a, Client(daemon) as b:
+        assert a.write(0, b"A") == 0 and b.read(0) == b"A" * 4096
+        # More than the sockets hold, less than the daemon keeps for a client.
+        for cookie in range(2):
+            a.request(nbdwire.READ, 0, 1 << 20, cookie)
+        until(lambda: daemon.disk("up")["counters"]["read_bytes"] >= 2 << 20, "the reads are served")
+        volatile.crash()
+        until(lambda: b.read(0) != b"A" * 4096, "the block is what the server has")
+        a.request(nbdwire.FLUSH, 0, 0, 9)
+        until(lambda: daemon.disk("up")["counters"]["flushes"] == 1, "its flush is there")
+        assert b.flush() == EIO and b.flush() == 0
+        daemon.upgrade()
+        with Client(daemon) as again:
+            assert again.flush() == EIO and again.flush() == 0
+
+
 def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):
     """A writer may come back on another connection, before the loss or after it; that others were told is no news to
     it."""

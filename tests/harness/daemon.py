@@ -26,19 +26,19 @@ STOPS_WITHIN_S = 30 * PATIENCE
 
 @dataclass
 class Disk:
-    """A disk of the configuration. `options` are further keys, as TOML values."""
+    """A disk of the configuration. `options` are further keys, as TOML values; without the key for `None`."""
 
     name: str
     image: object
     format: str = ""
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str | None] = field(default_factory=dict)
 
     def toml(self, directory: Path) -> str:
         lines = ["[[disk]]", f'name = "{self.name}"', f'image = "{self.image}"']
         if self.format:
             lines.append(f'format = "{self.format}"')
         options = {"socket": f'"{directory}/{self.name}.sock"', "nbd": "true"} | self.options
-        return "\n".join([*lines, *(f"{k} = {v}" for k, v in options.items()), ""])
+        return "\n".join([*lines, *(f"{k} = {v}" for k, v in options.items() if v is not None), ""])
 
 
 class Successor:

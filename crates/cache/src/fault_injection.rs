@@ -90,6 +90,10 @@ pub enum Bug {
     PartsForgotten,
     /// Those who held frames together with a disk that is gone keep them, though nobody pays.
     HeirsKeepAll,
+    /// A block whose frame another disk holds, too, is not counted to its part.
+    CommonOfNoPart,
+    /// A disk on a base of which nothing is to be kept keeps what it has.
+    UnneededCloneKeeps,
     /// A disk that shrinks stops paying before others do for what they held together.
     PaysLessEarly,
     /// Whoever waits for a read that fails is told so, though another's sector was bad.
@@ -261,7 +265,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 111] = [
+    pub const ALL: [Bug; 113] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -290,6 +294,8 @@ impl Bug {
         Bug::PartKeepsExcess,
         Bug::PartsForgotten,
         Bug::HeirsKeepAll,
+        Bug::CommonOfNoPart,
+        Bug::UnneededCloneKeeps,
         Bug::PaysLessEarly,
         Bug::JoinedFailToo,
         Bug::MergeNeedsAll,

@@ -94,6 +94,10 @@ pub trait Port: Send {
     /// Stops taking requests; those under way will still be replied. Called when the disk detaches or the daemon stops.
     fn shut(&mut self);
 
+    /// The process is about to end, and with it what only this process can send: what has not been sent reaches nobody.
+    /// Nothing to do for a port whose peer goes on with the process that follows, or that is told of all when it asks.
+    fn process_ends(&mut self) {}
+
     /// Who is at the other end, for `status`; `None` while nobody is.
     fn peer(&self) -> Option<Peer>;
 

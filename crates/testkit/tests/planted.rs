@@ -34,6 +34,7 @@ const FOUND_BY: &[(Bug, u64)] = &[
     (Bug::PoolKeepsInvalid, 7),
     (Bug::PoolNotTold, 7),
     (Bug::RunPagesAssumed, 5),
+    (Bug::UnneededCloneKeeps, 165),
     (Bug::WriteKeepsLater, 7),
     (Bug::WriteKeepsResidency, 5),
     (Bug::WriteOutlivesInvalidate, 43),
@@ -42,7 +43,7 @@ const FOUND_BY: &[(Bug, u64)] = &[
 fn assert_found(bug: Bug) {
     let seed_of = |n: u64| match bug {
         // Only disks that share frames and go can show it: one seed in eight simulates clones.
-        Bug::HeirsKeepAll => 8 * n - 3,
+        Bug::HeirsKeepAll | Bug::CommonOfNoPart | Bug::UnneededCloneKeeps => 8 * n - 3,
         // One in eight has steps.
         Bug::PieceForgotten
         | Bug::PieceTakenAgain
@@ -165,6 +166,8 @@ planted! {
     a_write_that_ends_with_its_first_step_is_found: RestOfWriteForgotten,
     readers_of_a_crowded_operation_that_are_not_woken_are_found: CrowdForgotten,
     frames_that_nobody_pays_for_after_a_disk_has_gone_are_found: HeirsKeepAll,
+    a_common_frame_that_no_part_has_is_found: CommonOfNoPart,
+    a_clone_that_is_not_needed_and_kept_is_found: UnneededCloneKeeps,
     a_failed_read_that_fails_who_joined_it_is_found: JoinedFailToo,
     a_bad_sector_that_fails_partial_writes_of_others_is_found: MergeNeedsAll,
     a_byte_copied_twice_is_found: CopiedAgain,

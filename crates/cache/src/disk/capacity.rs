@@ -262,7 +262,8 @@ impl<P: FaultInjection> Disk<P> {
     /// Frames that the disk may keep now.
     fn frames_limit(&self) -> u32 {
         let frames = frames_for(self.capacity.blocks, self.capacity.slots).min(self.frames_promised());
-        if self.settings.hint().admission() == Admission::Never && !self.is_pooled() {
+        let keeps = self.has_base() && self.faults.has(Bug::UnneededCloneKeeps);
+        if self.settings.hint().admission() == Admission::Never && !self.is_pooled() && !keeps {
             return 0;
         }
         self.capacity.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))

@@ -220,7 +220,8 @@ impl<P: FaultInjection> Disk<P> {
         let part = self.residents.part_of_slot(slot);
         let hash = self.residents.hash(slot);
         self.vacate(slot, self.residents.index().key_of(slot), part, arena);
-        if !arena.is_seated(&held) && !arena.has_seat() {
+        let common = arena.is_seated(&held);
+        if !common && !arena.has_seat() {
             arena.release(held);
             // The charge of some disk went up when others gave shared frames up, and it has not evicted yet.
             arena.look_at_all();
@@ -231,7 +232,9 @@ impl<P: FaultInjection> Disk<P> {
         if let Some(hash) = hash.filter(|_| self.faults.has(Bug::HashOutlivesContent)) {
             self.residents.set_hash(slot, hash.get());
         }
-        self.measuring.came(part);
+        if !(common && self.faults.has(Bug::CommonOfNoPart)) {
+            self.measuring.came(part);
+        }
         self.sharing.moved = true;
         true
     }

@@ -129,4 +129,17 @@ impl Worker {
             }
         }
     }
+
+    /// How many ports of the disk are to be told of a loss by the process that follows, which this one ends for: what
+    /// clients have not taken of their answers until now they will not get. See [`Core::untold`].
+    pub(crate) fn untold(&mut self, id: DiskId) -> u32 {
+        for n in 0..self.ports.len() {
+            if self.ports[n].as_ref().is_some_and(|slot| slot.disk == id) {
+                self.with_port(n as u32, Box::new(|port| port.process_ends()));
+            }
+        }
+        // Should nothing come of it.
+        self.leaving = true;
+        self.core.untold(id)
+    }
 }

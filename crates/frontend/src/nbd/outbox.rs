@@ -53,6 +53,8 @@ pub struct Outbox {
     queue: VecDeque<Reply>,
     /// Bytes of them that are not sent.
     bytes: usize,
+    /// Failures in replies that the stream took while it kept some of what it had.
+    kept_failures: Vec<u32>,
 }
 
 fn chunk_header(flags: u16, kind: u16, cookie: u64, len: u32) -> [u8; CHUNK_HEADER] {
@@ -76,7 +78,7 @@ fn simple_header(error: u32, cookie: u64) -> [u8; SIMPLE_HEADER] {
 impl Outbox {
     /// Empty, with room for `replies`.
     pub fn new(replies: usize) -> Self {
-        Self { queue: VecDeque::with_capacity(replies), bytes: 0 }
+        Self { queue: VecDeque::with_capacity(replies), bytes: 0, kept_failures: Vec::new() }
     }
 
     /// Replies waiting.
@@ -142,9 +144,9 @@ impl Outbox {
         }
     }
 
-    /// The requests whose failures have not been sent, or not wholly.
+    /// The requests whose failures have not been sent, or not wholly, or are perhaps among what the stream keeps.
     pub fn failures(&self) -> impl Iterator<Item = u32> + '_ {
-        self.queue.iter().filter_map(|reply| reply.failed)
+        self.kept_failures.iter().copied().chain(self.queue.iter().filter_map(|reply| reply.failed))
     }
 
     /// Queues a simple reply with the `len` bytes of data in `buffer`.
@@ -187,6 +189,7 @@ impl Outbox {
             match stream.send(&parts[..n]) {
                 Ok(sent) => {
                     self.advance(sent, buffers);
+                    self.forget_sent(stream);
                     left -= sent.min(left);
                     // A short send found the socket full. Edge-triggered events tell when it no longer is.
                     if sent < bytes {
@@ -198,10 +201,19 @@ impl Outbox {
                 Err(_) => return Sent::Gone,
             }
         }
-        match stream.flush() {
+        let flushed = stream.flush();
+        self.forget_sent(stream);
+        match flushed {
             Ok(()) => Sent::All,
             Err(Errno::AGAIN | Errno::INTR) => Sent::Blocked,
             Err(_) => Sent::Gone,
+        }
+    }
+
+    /// Failures that the stream took are sent once it keeps nothing.
+    fn forget_sent(&mut self, stream: &impl Stream) {
+        if !self.kept_failures.is_empty() && !stream.is_pending() {
+            self.kept_failures.clear();
         }
     }
 
@@ -216,6 +228,7 @@ impl Outbox {
             }
             sent -= left;
             if let Some(reply) = self.queue.pop_front() {
+                self.kept_failures.extend(reply.failed);
                 buffers.give(reply.buffer);
             }
         }
@@ -224,6 +237,7 @@ impl Outbox {
     /// Drops everything.
     pub fn clear(&mut self, buffers: &mut Buffers) {
         self.queue.drain(..).for_each(|r| buffers.give(r.buffer));
+        self.kept_failures.clear();
         self.bytes = 0;
     }
 

@@ -249,9 +249,7 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
         if self.state != State::Closed {
             tracing::debug!(peer = %self.peer, "NBD connection ended: {why}");
             self.state = State::Closed;
-            if !F::has(PortBug::UnseenForgotten) {
-                self.unsent_failures.extend(self.outbox.failures());
-            }
+            self.note_unsent();
             self.outbox.clear(&mut self.buffers);
             self.drop_payload();
             while let Some(tag) = self.again.pop() {
@@ -263,12 +261,21 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
         }
     }
 
+    /// The connection is over: of failures that it has not sent its client cannot know.
+    fn note_unsent(&mut self) {
+        if !F::has(PortBug::UnseenForgotten) {
+            self.unsent_failures.extend(self.outbox.failures());
+        }
+    }
+
     /// Everything is answered and sent: the end, in peace.
     fn finish(&mut self) {
         if self.on_close.is_none() {
             return self.cut("all was answered");
         }
         tracing::debug!(peer = %self.peer, "NBD connection ended");
+        // What the stream still keeps goes out behind us, if the peer takes it.
+        self.note_unsent();
         self.drop_payload();
         self.state = State::Closed;
     }
@@ -513,6 +520,10 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         if self.state == State::Open {
             self.state = State::Shutting;
         }
+    }
+
+    fn process_ends(&mut self) {
+        self.cut("this process ends");
     }
 
     fn peer(&self) -> Option<Peer> {

@@ -1,125 +1,21 @@
 //! The front end under arbitrary input, without a socket: what the fuzz targets and the tests run.
 //!
-//! Owns a disk of bytes, a stream of bytes, and an independent reader of replies. Never opens a socket.
+//! Owns a disk of bytes, and an independent reader of replies. Never opens a socket.
 //! Invariant checked here: each request is answered exactly once, in a form the protocol allows, and with the bytes
 //! that the disk held; memory stays within its bound.
 
 use crate::faults::Switched;
-use rustix::io::Errno;
+pub use crate::nbd::byte_stream::{ByteStream, Wire};
 use std::collections::HashMap;
-use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, Geometry, IoError, Op, Request};
 use undercroft_frontend::nbd::handshake::{Handshake, HandshakeStep, Menu};
 use undercroft_frontend::nbd::port::{NbdPort, NewPort, PortLimits};
 use undercroft_frontend::nbd::rules::{ExportRules, RequestHeader, Verdict};
-use undercroft_frontend::nbd::stream::Stream;
 use undercroft_frontend::nbd::wire::{self, WireReader, command, command_flag};
 use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, ServedExport, TlsMode};
 use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::{DiskInfo, MakePort, OnPort, Port, PortHost};
-
-/// Both ends of a [`ByteStream`].
-#[derive(Debug, Default)]
-pub struct Wire {
-    /// What the client has sent so far, or is about to.
-    pub input: Vec<u8>,
-    /// What the port has sent.
-    pub output: Vec<u8>,
-    /// Bytes of `input` that the port has received.
-    received: usize,
-    /// Bytes of `input` that have arrived.
-    arrived: usize,
-    /// Bytes that arrive at a time; 0 for all.
-    pub piece: usize,
-    /// Calls to receive that brought something.
-    pub receives: usize,
-    /// Calls to send.
-    pub sends: usize,
-    /// Bytes that can still be sent before the socket is full.
-    pub room: usize,
-    /// The client has closed its end.
-    pub ended: bool,
-    /// The port has closed.
-    pub closed: bool,
-    /// The port wants to be woken when there is room again.
-    pub watches_room: bool,
-}
-
-impl Wire {
-    /// Lets the next piece arrive; true if there was one.
-    pub fn arrive(&mut self) -> bool {
-        let n = if self.piece == 0 { usize::MAX } else { self.piece };
-        let before = self.arrived;
-        self.arrived = self.arrived.saturating_add(n).min(self.input.len());
-        self.arrived > before
-    }
-
-    /// Bytes that the port has not received yet.
-    pub fn unread(&self) -> usize {
-        self.input.len() - self.received
-    }
-}
-
-/// A stream between a port and a test.
-#[derive(Clone, Debug, Default)]
-pub struct ByteStream(pub Arc<Mutex<Wire>>);
-
-impl ByteStream {
-    /// Runs `f` on the wire.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Wire) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Stream for ByteStream {
-    fn receive(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
-        self.with(|w| {
-            if w.arrived == w.received {
-                return if w.ended && w.unread() == 0 { Ok(0) } else { Err(Errno::AGAIN) };
-            }
-            let n = (w.arrived - w.received).min(first.len() + second.len());
-            w.receives += 1;
-            let one = n.min(first.len());
-            let from = &w.input[w.received..];
-            first[..one].copy_from_slice(&from[..one]);
-            second[..n - one].copy_from_slice(&from[one..n]);
-            w.received += n;
-            Ok(n)
-        })
-    }
-
-    fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        self.with(|w| {
-            let mut n = 0;
-            w.sends += 1;
-            for p in parts {
-                let take = p.len().min(w.room);
-                w.output.extend_from_slice(&p[..take]);
-                w.room -= take;
-                n += take;
-            }
-            if n == 0 { Err(Errno::AGAIN) } else { Ok(n) }
-        })
-    }
-
-    fn watch_room(&mut self) {
-        self.with(|w| w.watches_room = true);
-    }
-
-    fn unwatch_room(&mut self) {
-        self.with(|w| w.watches_room = false);
-    }
-
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    fn close(&mut self) {
-        self.with(|w| w.closed = true);
-    }
-}
 
 /// A disk in memory that serves requests at once.
 #[derive(Clone, Debug)]

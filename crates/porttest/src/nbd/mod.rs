@@ -2,5 +2,6 @@
 //!
 //! Owns no connection: `frontend` does.
 
+mod byte_stream;
 pub mod exercise;
 pub(crate) mod sim_client;

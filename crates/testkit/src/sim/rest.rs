@@ -8,6 +8,7 @@ use crate::outcome::Outcome;
 use crate::violation::Violation;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event};
+use undercroft_engine::shares::Hint;
 
 /// Steps of one disk after which it must have nothing more to do, when no request comes.
 const OPERATIONS_MAX: u64 = 100_000;
@@ -62,6 +63,7 @@ impl<P: FaultInjection> Sim<P> {
             // Hints may have begun to fetch.
             self.finish_operations();
             self.judge_parts_at_rest();
+            self.judge_hints_at_rest();
         }
         self.core().check();
         self.judge_pages();
@@ -96,6 +98,25 @@ impl<P: FaultInjection> Sim<P> {
         self.judge_displaced();
         for d in 0..self.world.sides.len() {
             self.leave(d);
+        }
+    }
+
+    /// Of a disk that is said not to be needed nothing is kept that costs anything, unless it shares what others keep.
+    fn judge_hints_at_rest(&mut self) {
+        for d in 0..self.hinted.len() {
+            let id = DiskId(d as u32);
+            if self.hinted[d] != Hint::DontNeed || !self.core().pool(id).is_empty() {
+                continue;
+            }
+            // A bounded number goes at a time.
+            let mut charged = self.core().stats(id).charged_blocks;
+            while charged > 0 && self.world.violation.is_none() {
+                self.apply(Event::Tick);
+                let before = std::mem::replace(&mut charged, self.core().stats(id).charged_blocks);
+                if charged >= before {
+                    self.world.violate(format!("at rest, {charged} blocks of disk {d} are kept, which is not needed"));
+                }
+            }
         }
     }
 
