@@ -327,7 +327,7 @@ impl Service {
         for (n, worker) in self.workers.iter().enumerate() {
             let disks: Vec<_> = rest.disks.iter().map(|d| &d.disk).filter(|d| d.worker_number() == n).collect();
             let ids: Vec<_> = disks.iter().map(|d| d.id()).collect();
-            let ports = worker.call(move |w| ids.iter().map(|id| w.untold(*id)).collect::<Vec<_>>());
+            let ports = worker.call(move |w| w.untold(&ids));
             let ports = ports.map_err(io::Error::other)?;
             let of = disks.iter().zip(ports).filter(|(_, ports)| *ports > 0);
             untold.extend(of.map(|(disk, ports)| LeftUntold { disk: disk.info().name.clone(), ports }));

@@ -119,9 +119,6 @@ impl Worker {
 
     /// Closes connections of NBD clients of the disk.
     pub(crate) fn shut_clients(&mut self, id: DiskId) {
-        let is_local = |protocol| matches!(protocol, Protocol::Fuse | Protocol::Ublk);
-        let is_client =
-            |port: &AnyPort| port.memory().is_none() && port.peer().is_none_or(|peer| !is_local(peer.protocol));
         for (n, slot) in self.ports.iter_mut().enumerate() {
             if let Some(slot) = slot.as_mut().filter(|s| s.disk == id && is_client(&s.port)) {
                 slot.port.shut();
@@ -130,16 +127,23 @@ impl Worker {
         }
     }
 
-    /// How many ports of the disk are to be told of a loss by the process that follows, which this one ends for: what
-    /// clients have not taken of their answers until now they will not get. See [`Core::untold`].
-    pub(crate) fn untold(&mut self, id: DiskId) -> u32 {
+    /// How many ports of each of these disks, which are all that there are here, the process that follows is to tell of
+    /// a loss: what clients have not taken of their answers until now they will not get. See
+    /// [`undercroft_cache::Core::untold`].
+    pub(crate) fn untold(&mut self, disks: &[DiskId]) -> Vec<u32> {
         for n in 0..self.ports.len() {
-            if self.ports[n].as_ref().is_some_and(|slot| slot.disk == id) {
+            if self.ports[n].as_ref().is_some_and(|slot| is_client(&slot.port)) {
                 self.with_port(n as u32, Box::new(|port| port.process_ends()));
             }
         }
         // Should nothing come of it.
         self.leaving = true;
-        self.core.untold(id)
+        disks.iter().map(|&id| self.core.untold(id)).collect()
     }
+}
+
+/// Whether a port is a connection of an NBD client.
+fn is_client(port: &AnyPort) -> bool {
+    let is_local = |protocol| matches!(protocol, Protocol::Fuse | Protocol::Ublk);
+    port.memory().is_none() && port.peer().is_none_or(|peer| !is_local(peer.protocol))
 }
