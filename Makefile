@@ -90,7 +90,7 @@ lab-stores-sim: ## What an SSD store below RAM finds and writes, simulated on bl
 
 lab-locking: ## Locked lines and victim buffers in processor caches, on memory traces: docs/results/locking.md (minutes; LAB=--help)
 	@scripts/setup.sh build locking
-	$(CARGO) build --release -p undercroft
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) experiments/locking/run.py $(LAB)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results

@@ -260,6 +260,7 @@ def test_the_shipped_example_is_good_where_it_is_not_commented_out(scratch):
     # Where no package made the group, there is none.
     text = text.replace('"kvm"', '"root"')
     places = "/run/undercroft|/etc/undercroft|/var/lib/undercroft|/run/libvirt/qemu"
+    (scratch / "web.pins").write_text('{"size_bytes": 4096, "ranges": [[0, 1]]}')
     whole.write_text(re.sub(places, str(scratch), text))
     done = run(built("undercroft"), "check", "--let-wait", "--json", whole, check=False)
     problems = [p for p in json.loads(done.stdout)["problems"] if p["severity"] == "error"]

@@ -41,10 +41,10 @@ def replay(path, *arguments):
     return disk, once["doubts"]
 
 
-def start(serve, scratch, policy, readahead="0"):
+def start(serve, scratch, policy, readahead="0", **more):
     """A daemon with one disk that can be replayed exactly: nothing is shared, no guest's memory is seen."""
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
-    options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"'}
+    options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"', **more}
     shares = '[shares]\ninterval = "1s"'
     daemon = serve([Disk("a", image, "raw", options)], memory="64MiB", store="deduplicate = false", extra=shares)
     # What the disk is measured with takes its part of the share at the first division of shares: requests come after
@@ -68,6 +68,17 @@ def wait_for_intervals(daemon, more):
 def skewed(chance, blocks):
     """A block, the low ones more often."""
     return int(blocks * chance.random() ** 3)
+
+
+def read_loop(daemon, path, blocks, times):
+    """Records reads of the first blocks of the disk, in order, again and again."""
+    step = 16
+    recorder = Recorder(daemon, path)
+    with Wire(daemon.nbd_socket).handshake("a") as wire:
+        for _ in range(times):
+            for first in range(0, blocks, step):
+                assert ask(wire, READ, first * BLOCK, step * BLOCK) == 0
+    return recorder.end()
 
 
 def read_all_over(daemon, path, requests, kinds, longest, seed):
@@ -110,15 +121,51 @@ def test_at_depth_1_every_read_is_equal(serve, scratch, policy):
     assert other["recorded"] == disk["recorded"] and other["simulated"] != disk["simulated"]
 
 
+LOCKS = {
+    "online": {"lock": '"online"', "lock_budget": '"60%"'},
+    "pins": {"pins": '"pins.json"', "lock_budget": '"40%"', "victim_buffer": "12"},
+    "profile": {"lock": '"static"', "lock_profile": '"pins.json"', "miss_table": "0"},
+}
+
+
+@pytest.mark.parametrize("locks", LOCKS)
+def test_locks_are_equal(serve, scratch, locks):
+    """What is locked of a disk is in the recording, and what the replay locks is the same, to the block."""
+    ranges = [[n * 40, 7] for n in range(60)]
+    (scratch / "pins.json").write_text(json.dumps({"size_bytes": SIZE, "ranges": ranges}))
+    of_disk = {key: value.replace("pins.json", str(scratch / "pins.json")) for key, value in LOCKS[locks].items()}
+    daemon = start(serve, scratch, "lru", **of_disk)
+    path = scratch / "locks.parquet"
+    if locks == "online":
+        # Anew: the rule is made for what the disk may have now, and not for what it had before it was measured.
+        daemon.call("set", "a", "--lock", "off")
+        daemon.call("set", "a", "--lock", "online")
+        # A loop that is a fifth larger than the cache, for several of the rule's epochs (four times the cache): under
+        # LRU all of it misses, and what the rule locks does not.
+        blocks = daemon.disk("a")["cache"]["capacity_bytes"] // BLOCK * 6 // 5
+        read_loop(daemon, path, blocks, 25)
+    else:
+        read_all_over(daemon, path, 6000, [READ] * 7 + [WRITE, WRITE_ZEROES, TRIM], 64, seed=5)
+    disk, doubts = replay(path)
+    assert doubts == []
+    simulated, recorded = disk["simulated"], disk["recorded"]
+    assert disk["reads"] > 2000
+    assert simulated == recorded and disk["equal_reads"] == disk["reads"]
+    said = daemon.disk("a")["locks"]
+    assert said["locked_bytes"] > 0, "nothing was locked: the case tells nothing"
+    assert locks != "online" or said["online"]["locks"] > 0 and recorded["hit_blocks"] > 1000, said
+
+
 def test_reads_are_equal_by_decisions_alone(serve, scratch):
     """Without writes and read-ahead, the index on its own, without the data path around it, has the daemon's misses."""
     daemon = start(serve, scratch, "s3-fifo")
     path = scratch / "reads.parquet"
     read_all_over(daemon, path, 4000, [READ], 16, seed=4)
     counted = daemon.disk("a")
-    # Full by now; what the daemon measures the disk with takes the room of the last blocks of its capacity.
+    # Full by now; what the daemon measures the disk with takes the room of the last blocks of its capacity, and the
+    # table of the blocks that miss most that of two.
     held = counted["cache"]["cached_bytes"] // BLOCK
-    assert 0 <= counted["cache"]["capacity_bytes"] // BLOCK - held < 10
+    assert 0 <= counted["cache"]["capacity_bytes"] // BLOCK - held < 12
     said = simulate(path, "--policy", "s3-fifo,lru", "--size", f"{held}blocks")
     s3fifo, lru = said["results"]
     assert s3fifo["misses"] == counted["counters"]["miss_blocks"] != lru["misses"]

@@ -1,5 +1,6 @@
 """The SSD store: blocks below RAM, what of them outlives a stop, a kill and a change of the image, and its switches."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,12 +9,13 @@ import subprocess
 import time
 
 import pytest
-from harness import images
+from harness import images, nbdwire
 from harness.daemon import Daemon, Disk, until
 from harness.fuse import UnflushableFile
 from harness.programs import PATIENCE, need, run
 from harness.ssd import fill, have_shares, read_all, rest, section, ssd, write
 from harness.manager import wrap
+from harness.nbdwire import Wire
 from harness.volumes import need_loops
 
 SIZE = 48 * images.MIB
@@ -149,6 +151,38 @@ def test_blocks_of_an_image_that_could_not_be_flushed_are_dropped(make, unflusha
     unflushable.refuses = False
     start()
     assert ssd(daemon)["cached_bytes"] == 0, ssd(daemon)
+    assert read_all(daemon) == images.digest(image)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_nobody_flushed_is_flushed_before_it_is_written_down(make, unflushable, fails):
+    """Of a disk whose client writes and never flushes, blocks outlive a kill, since the daemon flushes it at rest.
+
+    Where that fails none do, and the client is told by its next flush, once: the image reports it to nobody else.
+    """
+    need("nbdcopy", "qemu-io")
+    image = images.raw(unflushable.where / "a.raw", SIZE, seed=9)
+    run("sync", "--file-system", image)
+    daemon = make("d", [Disk("a", image, "raw")])
+    daemon.start()
+    fill(daemon, image)
+    # Programs flush when they end; this client does not.
+    with Wire(daemon.nbd_socket).handshake("a") as client:
+        client.request(nbdwire.WRITE, 1 << 20, 65536, 1, data=bytes([90]) * 65536)
+        assert client.reply() == (0, 1)
+        unflushable.refuses = fails
+        rest()
+        unflushable.refuses = False
+        for is_told in (fails, False):
+            client.request(nbdwire.FLUSH, 0, 0, 2)
+            assert client.reply() == (errno.EIO if is_told else 0, 2), is_told
+    if fails:
+        # That they succeed now says nothing of what was lost.
+        rest()
+    daemon.kill()
+    daemon.start()
+    cached = ssd(daemon)["cached_bytes"]
+    assert cached == 0 if fails else cached > SIZE // 3, (cached, daemon.log())
     assert read_all(daemon) == images.digest(image)
 
 

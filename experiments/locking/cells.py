@@ -25,20 +25,25 @@ CORE_LOCKS = "12.5,25,37.5,50"
 LIMIT = 6_000_000
 
 
-class Cell:
-    """One call of `undercroft lab`."""
+def asked(undercroft, words):
+    """What `undercroft lab` says for programs."""
+    said = process.run([undercroft, "lab", *words, "--json"], f"undercroft lab {' '.join(words)}", 3600)
+    try:
+        return json.loads(said)
+    except ValueError as e:
+        raise Stopped(f"undercroft lab has said no JSON: {e}") from None
 
-    def __init__(self, name, words):
-        self.id, self.words = name, [str(word) for word in words]
+
+class Cell:
+    """One call of `undercroft lab`; `made`: on traces of programs that are traced here."""
+
+    def __init__(self, name, words, made=False):
+        self.id, self.words, self.made = name, [str(word) for word in words], made
 
     def run(self, undercroft, _work):
         """Its rows, and how long it took."""
         began = time.monotonic()
-        said = process.run([undercroft, "lab", *self.words, "--json"], f"undercroft lab {' '.join(self.words)}", 3600)
-        try:
-            rows = json.loads(said)
-        except ValueError as e:
-            raise Stopped(f"undercroft lab has said no JSON: {e}") from None
+        rows = asked(undercroft, self.words)
         words = [portable(word) for word in self.words]
         return {"words": words, "seconds": round(time.monotonic() - began, 2), "rows": rows}
 
@@ -64,8 +69,8 @@ def own_cells(programs, folder):
     for program in programs:
         first, second = (folder / f"{program.name}-{n}.memory.zst" for n in (1, 2))
         more = ["--online", "--optimum", "--other", second]
-        found.append(Cell(f"own-{program.name}", ["caches", first, "--size", SIZES, *more]))
-        found.append(Cell(f"second-{program.name}", ["caches", second, "--size", SIZES, "--online"]))
+        found.append(Cell(f"own-{program.name}", ["caches", first, "--size", SIZES, *more], made=True))
+        found.append(Cell(f"second-{program.name}", ["caches", second, "--size", SIZES, "--online"], made=True))
     return found
 
 
@@ -74,14 +79,14 @@ def core_cells(programs, folder):
     jobs = [program for program in programs if program.job]
     traces = [folder / f"{program.name}-1.memory.zst" for program in jobs]
     sizes = ["--core-size", CORE_SIZES, "--lock", CORE_LOCKS]
-    found = [Cell("cores-all", ["cores", *traces, *sizes])]
+    found = [Cell("cores-all", ["cores", *traces, *sizes], made=True)]
     new = ["--new", traces[-1].name]
-    found.append(Cell("cores-new", ["cores", *traces, *sizes, *new]))
+    found.append(Cell("cores-new", ["cores", *traces, *sizes, *new], made=True))
     for program, trace in zip(jobs, traces, strict=True):
-        found.append(Cell(f"cores-{program.name}", ["cores", trace, *sizes]))
+        found.append(Cell(f"cores-{program.name}", ["cores", trace, *sizes], made=True))
     # Table 1: 2 KiB, 128-byte lines, 8 ways, a quarter locked.
     table = ["cores", traces[0], "--core-size", "2KiB", "--lock", "25", "--repeat", "1", "--cores", "1"]
-    found.append(Cell("cores-table1", table))
+    found.append(Cell("cores-table1", table, made=True))
     return found
 
 

@@ -76,13 +76,14 @@ class Measured:
         seconds = round(time.monotonic() - began, 2)
         return {"words": ["measured", self.id], "blocks": count, "seconds": seconds, "rows": rows}
 
-    def once(self, undercroft, work, image, blocks, wait, size):
-        """The trace once, from an empty cache."""
+    def once(self, undercroft, work, image, blocks, wait, size, lines="", ask=None):
+        """The trace once, from an empty cache. `lines` are more of the disk's configuration, of which the simulator of
+        processor caches knows nothing; `ask(served)` asks the daemon for more when the trace is over."""
         with (
             tempfile.TemporaryDirectory(prefix="undercroft-") as folder,
             Served(undercroft, Path(folder), work) as served,
         ):
-            served.start(image, wait, size)
+            served.start(image, wait, size, lines)
             capacity = served.cache()["capacity_bytes"] // BLOCK
             before = served.counters()
             taken = served.read(blocks)
@@ -90,12 +91,13 @@ class Measured:
             missed = after["miss_blocks"] - before["miss_blocks"]
             if missed + after["hit_blocks"] - before["hit_blocks"] != len(blocks):
                 raise Stopped("the daemon has counted other reads than these")
+            said = ask(served) if ask else None
             count = max(blocks) + 1
             misses = served.read(range(count, count + MISSES))
             hits = served.read([count + MISSES - 1] * HITS)
         return {
             "capacity_blocks": capacity,
-            "simulated_misses": self.simulated(undercroft, capacity),
+            **({"said": said} if lines else {"simulated_misses": self.simulated(undercroft, capacity)}),
             "misses": missed,
             "references": len(blocks),
             "mean_us": 1e6 * sum(taken) / len(taken),
@@ -121,8 +123,9 @@ class Served:
     def __enter__(self):
         return self
 
-    def start(self, image, wait, size):
-        """Serves an image that waits so many milliseconds before each read, with a cache of so many bytes."""
+    def start(self, image, wait, size, lines=""):
+        """Serves an image that waits so many milliseconds before each read, with a cache of so many bytes; `lines` are
+        more of the disk's configuration."""
         # The package python3-libnbd, which only these cells need.
         import nbd
 
@@ -133,7 +136,7 @@ class Served:
         config.write_text(
             f'[store]\nmemory = "64MiB"\n[daemon]\ncontrol = "{control}"\nruntime_dir = "{self.folder}"\n'
             f'[nbd]\nunix = "{export}"\n[[disk]]\nname = "disk"\nimage = "nbd+unix:///?socket={upstream}"\nnbd = true\n'
-            f'vhost_user = false\nsize = "{size}"\npolicy = "lru"\nreadahead = "0"\nexclusive = "off"\n'
+            f'vhost_user = false\nsize = "{size}"\npolicy = "lru"\nreadahead = "0"\nexclusive = "off"\n{lines}'
         )
         self.control = control
         self.spawn([self.undercroft, "serve", config], export)

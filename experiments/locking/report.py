@@ -8,7 +8,7 @@ import statistics
 
 from stores.report import table
 
-from . import measured
+from . import blocks_report, boot_report, measured, measured_locks, steady_report
 from .cells import POLICIES, REFERENCE, WAYS
 
 KIB = 1024
@@ -274,7 +274,8 @@ def markdown(data, pictures):
 
 `make lab-locking`; rules: [processor-caches.md](../processor-caches.md). Loads, lines of 64 bytes, 4 ways and LRU
 unless said. Misses in percent of the references, and in brackets or tables the points by which they change: what is
-below 0 is better. Nothing here depends on the machine, but for what its libraries do in the traces that are made here.
+below 0 is better. Counts do not depend on the machine, but for what its libraries do in the traces that are made here;
+response times, processor time and all that guests do are those of one machine.
 
 {shown}
 
@@ -323,6 +324,6 @@ The profile of another input is that of the same program.
 {ways_of(data, "own-", own, 4096, others)}
 
 {response_part(data)}
-
+{measured_locks.section(data)}
 {cores_part(data)}
-"""
+{blocks_report.part(data)}{boot_report.section(data)}{steady_report.section(data)}"""

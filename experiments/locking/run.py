@@ -1,9 +1,12 @@
 #!/usr/bin/python3
 """`make lab-locking`: processor caches with locked lines and victim buffers, by the thesis and beyond it.
 
-Runs `undercroft lab` on the memory traces of ../shared and on programs that are traced here, keeps the results, and
-writes docs/results/locking.md with pictures, and the same as locking.html. Nothing in it is a matter of time but the
-traces, which take minutes, and the cells `measured-...`, which put loads on the daemon and want a quiet machine.
+Runs `undercroft lab` on the memory traces of ../shared, on programs that are traced here, and on the block traces of
+../shared (cells `blocks-...`: the daemon's cache), keeps the results, and writes docs/results/locking.md with pictures,
+and the same as locking.html. Nothing in it is a matter of time but the traces, which take minutes, the processor time
+that `blocks-...` have beside their counts, and the cells `measured-...` and `boot-...`, which put loads on the daemon
+and want a quiet machine; those named `boot-...` are left out unless they are asked for, need root, and take half an
+hour each.
 """
 
 import argparse
@@ -15,16 +18,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from locking import cells, measured, page, plots, programs, report  # noqa: E402
-from rig.command import end_in_order  # noqa: E402
+from locking import blocks, boot, cells, measured, measured_locks, page, plots, programs, report, steady  # noqa: E402
+from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.guest import ROOT  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 
 EXAMPLES = """examples:
   make lab-locking
   make lab-locking LAB="--only 'sizes-(gzip|mp3)'"
+  make lab-locking LAB="--only '^blocks-'"
   make lab-locking LAB="--report"
         writes tables and pictures again from the stored results
+  make lab-locking LAB="--only boot-2ms"
+        guests that boot at once on clones, with and without pins
+  make lab-locking LAB="--only steady-"
+        guests that read for a while, with locks and without
 """
 
 
@@ -91,8 +99,11 @@ def measure(a, data, stored):
     wanted = all_cells(known, a.work)
     if a.list:
         return print("\n".join(cell.id for cell in wanted))
-    wanted = [cell for cell in wanted if a.only.search(cell.id)]
-    cells.make_traces(a.undercroft, known, a.work / "traces", lambda line: print(line, flush=True))
+    wanted = [cell for cell in wanted if a.only.search(cell.id) and (a.only.pattern or not has_guests(cell))]
+    if any(has_guests(cell) for cell in wanted):
+        become_root("lab-locking", "control groups and disks that wait")
+    if any(isinstance(cell, cells.Cell) and cell.made for cell in wanted):
+        cells.make_traces(a.undercroft, known, a.work / "traces", lambda line: print(line, flush=True))
     for n, cell in enumerate(wanted, 1):
         print(f"[{n}/{len(wanted)}] {cell.id}", flush=True)
         data[cell.id] = cell.run(a.undercroft, a.work)
@@ -100,11 +111,19 @@ def measure(a, data, stored):
     return None
 
 
+def has_guests(cell):
+    """Whether it is one with guests."""
+    return isinstance(cell, boot.Boot | steady.Steady)
+
+
 def all_cells(known, work):
     """All cells, in order."""
     traces = work / "traces"
     simulated = cells.reference_cells() + cells.own_cells(known, traces) + cells.core_cells(known, traces)
-    return simulated + measured.measured_cells(programs.SHARED / "traces" / "memory")
+    shared = programs.SHARED / "traces"
+    timed = (measured.measured_cells, measured_locks.measured_locks_cells)
+    other = [cell for cells_of in timed for cell in cells_of(shared / "memory")] + blocks.block_cells(shared / "block")
+    return simulated + other + boot.boot_cells() + steady.steady_cells()
 
 
 def main(argv=None):
@@ -129,6 +148,8 @@ def main(argv=None):
     except Stopped as e:
         print(f"lab-locking: {e}", file=sys.stderr)
         return 1
+    finally:
+        give_back(a.out, a.work)
     return 0
 
 

@@ -127,6 +127,12 @@ class Group:
         """Memory charged to the group now, page cache included."""
         return int(_read(self.memory / ("memory.current" if self.v2 else "memory.usage_in_bytes")))
 
+    def peak_bytes(self):
+        """The most that was charged to the group at a time; None where the kernel does not say (before Linux 5.19)."""
+        with contextlib.suppress(OSError):
+            return int(_read(self.memory / ("memory.peak" if self.v2 else "memory.max_usage_in_bytes")))
+        return None
+
     def page_cache_bytes(self):
         """Page cache charged to the group now, without shared memory (guests' RAM is shared memory)."""
         stat = _table(self.memory / "memory.stat")

@@ -122,6 +122,26 @@ def facts(folder, accelerator):
     }
 
 
+def processor_facts():
+    """What decides processor time, for what needs no disk and no guest."""
+    with open("/proc/cpuinfo") as f:
+        cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "?")
+    return {
+        "cpu": cpu,
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": os.uname().release,
+        "governor": text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "machine_type": machine_type(),
+    }
+
+
+def processor_words(machine):
+    """The same in words."""
+    parts = [f"{machine['cpu']}, {machine['cpus']} processors", f"Linux {machine['kernel'].split('-')[0]}"]
+    parts += [f"governor {machine['governor'] or 'none'}", f"machine {machine['machine_type']}"]
+    return ", ".join(parts)
+
+
 def kind(machine):
     """What has to be equal for figures to stand in one table."""
     return tuple(machine.get(name) for name in TYPE)

@@ -19,18 +19,18 @@ pub use handed_over::ssd_handover;
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use kept::kept_list;
 pub use kernel::{kernel_files, proc_files};
-pub use plans::config;
+pub use plans::{config, pin_list};
 pub use regions::ssd_region;
 pub use server::nbd_client;
 pub use traces::trace;
 
-use undercroft_porttest::{fuse, nbd, vhost};
+use undercroft_porttest::{fuse, nbd, ublk, vhost};
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 22] = [
     ("api", api),
     ("config", config),
     ("fuse_messages", fuse_messages),
@@ -40,6 +40,7 @@ pub const TARGETS: [Target; 20] = [
     ("nbd_client", nbd_client),
     ("nbd_commands", nbd_commands),
     ("nbd_handshake", nbd_handshake),
+    ("pin_list", pin_list),
     ("proc_files", proc_files),
     ("qcow2_header", qcow2_header),
     ("qcow2_own", qcow2_own),
@@ -48,6 +49,7 @@ pub const TARGETS: [Target; 20] = [
     ("ssd_handover", ssd_handover),
     ("ssd_region", ssd_region),
     ("trace", trace),
+    ("ublk_requests", ublk_requests),
     ("vhost_messages", vhost_messages),
     ("virtio_chain", virtio_chain),
     ("volume_plugin", volume_plugin),
@@ -68,6 +70,12 @@ pub fn nbd_commands(data: &[u8]) {
 /// NBD handshake: arbitrary bytes, and arbitrary options in good frames. Bounded output, well-formed replies, no panic.
 pub fn nbd_handshake(data: &[u8]) {
     nbd::exercise::fuzz_handshake(data);
+}
+
+/// Requests for a block device of the host: mostly sensible ones, replied to in any order; the process dies now and
+/// then, and the next one goes on. Each request is answered once, with the bytes of the disk.
+pub fn ublk_requests(data: &[u8]) {
+    ublk::exercise::fuzz_requests(data);
 }
 
 /// The messages of a vhost-user front end, over a pair of sockets.

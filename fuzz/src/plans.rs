@@ -1,10 +1,10 @@
-//! Configuration files that may contain anything.
+//! Configuration files, and files of blocks to be pinned, that may contain anything.
 //!
-//! Owns the target, never a parser. Invariant: as for all targets, a panic is a defect of the parser: any text gives a
+//! Owns the targets, never a parser. Invariant: as for all targets, a panic is a defect of the parser: any text gives a
 //! plan or problems with words, and what was planned is within its bounds.
 
 use std::path::Path;
-use undercroft_config::{Machine, keys, reader, resolve, shares};
+use undercroft_config::{Machine, PinList, keys, reader, resolve, shares};
 
 /// Configuration files: any bytes give a plan or problems, and an accepted plan keeps its invariants.
 ///
@@ -49,6 +49,32 @@ pub fn config(data: &[u8]) {
     }
     let same = plan.difference(plan);
     assert!(same.added.is_empty() && same.removed.is_empty(), "a plan differs from itself");
+}
+
+/// Files of blocks to be pinned: any bytes give a list that keeps its bounds and can be written and read again, or an
+/// error with a remedy.
+///
+/// # Panics
+/// If an error has no words, or a list breaks its bounds.
+pub fn pin_list(data: &[u8]) {
+    let list = match PinList::parse(data) {
+        Ok(list) => list,
+        Err(e) => {
+            assert!(!e.error.is_empty() && !e.remedy.is_empty(), "an error without words: {e:?}");
+            return;
+        }
+    };
+    let ranges = list.ranges();
+    assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0), "ranges that touch, or are in disorder");
+    assert!(ranges.iter().all(|&(_, count)| count > 0), "an empty range");
+    let mut end = 0;
+    for range in list.byte_ranges() {
+        assert!(range.offset >= end && range.bytes > 0, "bytes twice, or none");
+        end = range.end();
+        assert!(end <= list.size_bytes(), "past the end of the disk");
+    }
+    let again = PinList::new(list.size_bytes(), ranges.to_vec()).expect("a list is a list again");
+    assert_eq!(again, list, "a list that changes as it is read again");
 }
 
 #[cfg(test)]

@@ -128,8 +128,9 @@ macro_rules! replayed {
 }
 
 replayed! {
-    api config fuse_messages hot_set kept_list kernel_files nbd_client nbd_commands nbd_handshake proc_files
-    qcow2_header qcow2_own qcow2_tables ranges ssd_handover ssd_region trace vhost_messages virtio_chain volume_plugin
+    api config fuse_messages hot_set kept_list kernel_files nbd_client nbd_commands nbd_handshake pin_list proc_files
+    qcow2_header qcow2_own qcow2_tables ranges ssd_handover ssd_region trace ublk_requests vhost_messages virtio_chain
+    volume_plugin
 }
 
 /// A target that is added is replayed, is built for libFuzzer, and has inputs to begin with.

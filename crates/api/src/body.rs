@@ -30,7 +30,11 @@ impl utoipa::PartialSchema for NodeChangeBody {
             "What to change by hand on a disk, a VM, a container or the host; what is absent stays.",
         ));
         for key in keys::all_settable() {
-            let kind = if key.kind == Kind::Number { Type::Integer } else { Type::String };
+            let kind = match key.kind {
+                Kind::Number => Type::Integer,
+                Kind::Boolean => Type::Boolean,
+                _ => Type::String,
+            };
             let none = match key.live.by_hand() {
                 Some(word) if !word.is_empty() => format!(" `{word}` takes it away."),
                 _ => String::new(),
@@ -134,6 +138,7 @@ fn written(key: &Key, value: Value) -> Result<Written, ControlError> {
         (Kind::Size, value) => serde_json::from_value(value).map(Written::Size).map_err(wrong),
         (Kind::Time, value) => serde_json::from_value(value).map(Written::Time).map_err(wrong),
         (Kind::Number, value) => serde_json::from_value(value).map(Written::Number).map_err(wrong),
+        (Kind::Percentage, value) => serde_json::from_value(value).map(Written::Percent).map_err(wrong),
         (Kind::Boolean, value) => serde_json::from_value(value).map(Written::Boolean).map_err(wrong),
         (_, value) => serde_json::from_value(value).map(Written::Text).map_err(wrong),
     }
@@ -260,7 +265,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result
 mod tests {
     use super::*;
     use std::time::Duration;
-    use undercroft_units::GIB;
+    use undercroft_units::{GIB, Percent};
 
     #[test]
     fn changes_are_read() {
@@ -279,6 +284,16 @@ mod tests {
             .with("size", Written::Size(Size(1)));
         assert_eq!(away, expected);
         assert!(parse_whole_node(b"{}").unwrap().replace);
+        let locks = parse_change(br#"{"lock": "online", "lock_budget": 30, "lock_held": true, "pins": "none"}"#);
+        let expected = NodeChange::default()
+            .with("lock", Written::Text("online".into()))
+            .with("lock_budget", Written::Percent(Percent(3000)))
+            .with("lock_held", Written::Boolean(true))
+            .with("pins", Written::Nothing);
+        assert_eq!(locks.unwrap(), expected);
+        let texts = parse_change(br#"{"lock_budget": "12.5%", "lock_held": "false"}"#).unwrap();
+        let expected = [("lock_budget", Written::Percent(Percent(1250))), ("lock_held", Written::Boolean(false))];
+        assert_eq!(texts.values().collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -293,6 +308,9 @@ mod tests {
             ("{\"size\": -1}", "a size is a number of bytes or a text like"),
             ("{\"poll\": 50}", "like \"50us\""),
             ("{\"weight\": 1.5}", "weight: invalid type"),
+            ("{\"lock_budget\": 0.25}", "a percentage is a text like \"5%\", or a whole number"),
+            ("{\"lock_budget\": \"101%\"}", "is more than 100%"),
+            ("{\"lock_held\": \"no\"}", "lock_held must be true or false"),
             ("{\"weight\": \"much\"}", "weight must be a whole number, not \"much\"; allowed is 1 to 10000"),
             ("[1]", "the body is not what is expected"),
             ("{\"size\": 1", "EOF"),

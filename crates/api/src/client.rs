@@ -84,6 +84,20 @@ pub fn change_node(socket: &Path, path: &str, body: String, version: Option<u64>
     read(socket, &text)
 }
 
+/// Puts something in the place of what is there; with `version` only if that is still of that one.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn put_json<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    body: String,
+    version: Option<u64>,
+) -> Result<T, ClientError> {
+    let text = send(socket, Method::PUT, path, Some(body), version, Vec::new())?;
+    read(socket, &text)
+}
+
 fn send(
     socket: &Path,
     method: Method,
@@ -136,6 +150,11 @@ fn read<T: DeserializeOwned>(socket: &Path, text: &str) -> Result<T, ClientError
 /// The path of a disk in the API.
 pub fn disk_path(name: &str) -> String {
     format!("/v1/disks/{}", escaped(name))
+}
+
+/// The path of the block of a disk that has this byte.
+pub fn block_path(name: &str, byte: u64) -> String {
+    format!("{}/blocks/{byte}", disk_path(name))
 }
 
 /// Where what the SSD store holds of a disk, or of all, is dropped.

@@ -8,6 +8,7 @@ pub mod body;
 pub mod client;
 pub mod hot_set;
 pub mod ksm;
+pub mod locks;
 pub mod ranges;
 mod ranges_status;
 pub mod record;
@@ -15,6 +16,9 @@ pub mod shares;
 pub mod ssd;
 pub mod status;
 
+pub use locks::{
+    BlockStatus, LockStatus, MissedBlock, MissesStatus, OnlineStatus, PinsStatus, ProfileTaken, VictimBufferStatus,
+};
 pub use ranges_status::{ContainerRanges, RangesStatus, RangesTaken};
 pub use record::RecordingStatus;
 pub use shares::{NextStatus, NodeChanged, NodeSsdStatus, NodeStatus, ShareEvent, SharesStatus};

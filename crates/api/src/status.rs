@@ -4,6 +4,7 @@
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
 use crate::ksm::{Numbers, Settings};
+use crate::locks::LockStatus;
 use crate::ssd::SsdStatus;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -283,6 +284,9 @@ pub struct DiskStatus {
     pub cache: CacheStatus,
     /// Whether its cache is exclusive of the guest's.
     pub exclusive: ExclusiveStatus,
+    /// Its blocks that are locked, and what misses.
+    #[serde(default)]
+    pub locks: LockStatus,
     /// What it holds in common with others.
     pub sharing: SharingStatus,
     /// Counts since it was attached.

@@ -199,6 +199,18 @@ pub enum Bug {
     WaitsForTooMuch,
     /// Frames of a read that has come count no more before each has its place.
     PlacedBeforeTime,
+    /// A disk that gives up blocks begins with locked ones.
+    ShrinkTakesLocked,
+    /// What is pinned of a disk stays pinned in the index of its pool when it has gone.
+    PinOutlivesDisk,
+    /// A disk whose share becomes smaller keeps what it has locked, beyond its budget.
+    LockOutlivesFloor,
+    /// While nothing is to be locked of a disk, it is told that nothing may be.
+    BudgetUntold,
+    /// Each disk of a pool may pin as much as may be locked of all.
+    PinsOfOthersUncounted,
+    /// A disk that has had parts goes on without its victim buffer.
+    PartsEndBuffer,
     /// Blocks of an SSD are taken for those of an image that is another one since.
     SsdStampNotCompared,
     /// They are taken after the host was started again, though the stop was not orderly.
@@ -261,11 +273,15 @@ pub enum Bug {
     SsdParkedOutlivesChange,
     /// It is kept when its disk goes.
     SsdParkedOutlivesDisk,
+    /// What was pinned of a disk that has gone is written again for ever.
+    SsdPinsOutliveDetach,
+    /// The SSD store is told an image's stamp though what was written to the image is not flushed.
+    StampUnflushed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 113] = [
+    pub const ALL: [Bug; 121] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -348,6 +364,12 @@ impl Bug {
         Bug::PausedLosesPlace,
         Bug::WaitsForTooMuch,
         Bug::PlacedBeforeTime,
+        Bug::ShrinkTakesLocked,
+        Bug::PinOutlivesDisk,
+        Bug::LockOutlivesFloor,
+        Bug::BudgetUntold,
+        Bug::PinsOfOthersUncounted,
+        Bug::PartsEndBuffer,
         Bug::SsdStampNotCompared,
         Bug::SsdBootIgnored,
         Bug::SsdOldestIgnored,
@@ -379,5 +401,7 @@ impl Bug {
         Bug::SsdLinkTakenForBlock,
         Bug::SsdParkedOutlivesChange,
         Bug::SsdParkedOutlivesDisk,
+        Bug::SsdPinsOutliveDetach,
+        Bug::StampUnflushed,
     ];
 }

@@ -19,8 +19,8 @@ pub use disk::{blocks_per_disk_max, disk_bytes};
 pub use fault_injection::NoFaults;
 pub use store::ssd;
 pub use types::{
-    AddDiskError, Base, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState,
-    Extent, Found, FramesIn, Geometry, GroupId, Io, IoDone, IoError, IoKind, IoNeeds, IoTarget, KeptBlock, KeptBlocks,
-    KeptDisk, KeptList, LayerId, Lost, MemoryId, Op, OpId, PartStats, Paused, PoolStats, ReqId, Request, SetPartsError,
-    Shared, SharingDomainReport, UnusableList,
+    AddDiskError, Base, BlockReport, ByteRange, CoreOptions, DiskId, DiskOptions, DiskStats, Durability, Effects,
+    Event, ExclusiveReport, ExclusiveState, Extent, Found, FramesIn, Geometry, GroupId, Io, IoDone, IoError, IoKind,
+    IoNeeds, IoTarget, KeptBlock, KeptBlocks, KeptDisk, KeptList, LayerId, LockReport, Lost, MemoryId, Op, OpId,
+    PartStats, Paused, PinError, PoolStats, ReqId, Request, SetPartsError, Shared, SharingDomainReport, UnusableList,
 };

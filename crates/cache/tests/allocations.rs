@@ -183,7 +183,7 @@ fn the_rule_of_admission_never_allocates() {
     let mut offer = |block: u64, reused: bool| {
         let before = ALLOCATIONS.with(Cell::get);
         ssd.lookup(owner, block);
-        let offered = ssd.offer(owner, block, &[0; 4096], Hint { reused, guest_holds: false }, block);
+        let offered = ssd.offer(owner, block, &[0; 4096], Hint { reused, guest_holds: false, pinned: false }, block);
         let allocated = ALLOCATIONS.with(Cell::get) - before;
         while let Some(mut io) = ssd.next_io(block) {
             if io.kind == SsdIoKind::Read {

@@ -247,6 +247,15 @@ impl ServePlan {
             disk.file_by_hand = true;
         }
         copy(&keys::DISK, nodes::DISK, change, disk, &checked);
+        if let Some(misuse) = disk.misused_profile() {
+            let error = format!("disk \"{name}\": {}", misuse.error);
+            let remedy = match change.keeps_size() {
+                // Files are as little theirs to set as sizes are.
+                true => "leave lock = \"static\", or ask whoever runs the host to take lock_profile away".to_owned(),
+                false => misuse.remedy,
+            };
+            return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
+        }
         let moves = change.replace || change.touches(&SHARES_MOVE);
         if moves && !sized && !keeps_size {
             disk.share_fixed = false;
@@ -510,6 +519,7 @@ fn checked<T>(has_ssd: bool, check: impl FnOnce(&mut Checker<'_>) -> T) -> Resul
     let mut checker = Checker::new(&machine, None);
     checker.has_ssd = has_ssd;
     let value = check(&mut checker);
+    checker.read_lists();
     match checker.problems.is_empty() {
         true => Ok(value),
         false => Err(Problems { file: None, problems: checker.problems }.into()),

@@ -19,6 +19,14 @@ use undercroft_units::Time;
 /// A time of a section: its line, its key, its value, its bounds.
 pub(crate) type Timed<'a> = (Option<usize>, &'a str, Option<Time>, [Duration; 2]);
 
+/// A list of blocks that was named, and is still to be read: where, and its path.
+pub(crate) struct ListAsked {
+    pub(crate) line: Option<usize>,
+    pub(crate) place: String,
+    pub(crate) key: &'static str,
+    pub(crate) path: PathBuf,
+}
+
 pub(crate) struct Checker<'m> {
     pub(crate) machine: &'m Machine,
     /// Where relative paths start; without one they are refused.
@@ -34,6 +42,8 @@ pub(crate) struct Checker<'m> {
     pub(crate) new_images: BTreeMap<usize, String>,
     /// Paths of sockets, and of files that disks become: whose, and on which line.
     pub(crate) sockets: HashMap<PathBuf, (String, Option<usize>)>,
+    /// Lists of blocks that are still to be read.
+    pub(crate) lists: Vec<ListAsked>,
     /// Whether there is an SSD store.
     pub(crate) has_ssd: bool,
 }
@@ -49,6 +59,7 @@ impl<'m> Checker<'m> {
             taken: BTreeMap::new(),
             new_images: BTreeMap::new(),
             sockets: HashMap::new(),
+            lists: Vec::new(),
             has_ssd: false,
         }
     }

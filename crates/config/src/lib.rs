@@ -19,11 +19,14 @@ pub mod images;
 pub mod images_only;
 pub mod keys;
 pub mod ksm;
+pub mod list_files;
 pub mod live;
+mod locks;
 pub mod machine;
 mod nbd;
 mod nodes;
 mod overrides;
+pub mod pin_list;
 pub mod plan;
 pub mod pools;
 pub mod pressure;
@@ -47,8 +50,10 @@ pub use goal::GoalPlan;
 pub use image::{ImageFormat, ImageSpec};
 pub use keys::UNIT_BYTES;
 pub use ksm::{Advisor, KsmPlan};
+pub use list_files::{ListFault, ListRead, read_list, read_lists};
 pub use live::{NodeChange, NodeSet, NodeSettings};
 pub use machine::Machine;
+pub use pin_list::PinList;
 pub use plan::{
     BaseDeduplication, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
     Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, SsdAdmission, SsdPlan, StorePlan, VmControl,

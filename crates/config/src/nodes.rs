@@ -11,6 +11,7 @@ use super::fields::{Field, field, size_or, time, word_or};
 use super::goal::GoalPlan;
 use super::image::{ImageFormat, ImageSpec};
 use super::keys::{self, UNIT_BYTES, WEIGHT_DEFAULT, WEIGHT_MAX};
+use super::locks::LOCKS_DEFAULT;
 use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec};
 use super::stores::StoreChoice;
 use super::written::WrittenError;
@@ -18,9 +19,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use undercroft_cache::DiskSettings;
 use undercroft_engine::control::ControllerKind;
+use undercroft_engine::locking::LockMode;
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
-use undercroft_units::{Size, Time};
+use undercroft_units::{Percent, Size, Time};
 
 /// How the store is divided while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +119,10 @@ pub struct DiskPlan {
     pub goal: Option<GoalPlan>,
     /// What else of it the cache is told, at the start and when it changes.
     pub settings: DiskSettings,
+    /// The file of blocks that are pinned.
+    pub pins: Option<PathBuf>,
+    /// The file of blocks that are locked under [`LockMode::Static`].
+    pub lock_profile: Option<PathBuf>,
     /// Which stores its blocks may be in, if that is set for itself.
     pub store: Option<StoreChoice>,
     /// The container of its VM that it belongs to.
@@ -197,7 +203,13 @@ impl DiskPlan {
             io_disks: 1,
             parts: Vec::new(),
             goal: None,
-            settings: DiskSettings { readahead_bytes: keys::READAHEAD_BYTES_DEFAULT, ..DiskSettings::default() },
+            settings: DiskSettings {
+                readahead_bytes: keys::READAHEAD_BYTES_DEFAULT,
+                locking: LOCKS_DEFAULT,
+                ..DiskSettings::default()
+            },
+            pins: None,
+            lock_profile: None,
             store: None,
             container: None,
             write_allocate: true,
@@ -212,6 +224,30 @@ impl DiskPlan {
         }
     }
 
+    /// How it will be used, in a word.
+    pub fn hint_name(&self) -> &'static str {
+        self.settings.hint.name()
+    }
+
+    /// Whether blocks are locked that a profile names.
+    pub fn is_locked_by_profile(&self) -> bool {
+        self.settings.locking.mode == LockMode::Static
+    }
+
+    /// What is wrong if it has a profile and locks nothing by it.
+    pub(crate) fn misused_profile(&self) -> Option<WrittenError> {
+        (self.lock_profile.is_some() && !self.is_locked_by_profile()).then(|| WrittenError {
+            error: "it has a lock_profile, which is for lock = \"static\" alone".to_owned(),
+            remedy: "set lock = \"static\" as well, or take lock_profile away".to_owned(),
+        })
+    }
+
+    /// Whether all that is set of its locks is as it is set of `other`'s.
+    pub fn has_locks_of(&self, other: &DiskPlan) -> bool {
+        self.settings.locking == other.settings.locking
+            && (&self.pins, &self.lock_profile) == (&other.pins, &other.lock_profile)
+    }
+
     /// Its own part of its share: what its containers leave.
     pub(crate) fn rest_bytes(&self) -> u64 {
         self.share_bytes.saturating_sub(self.parts.iter().map(|p| p.share_bytes).sum())
@@ -223,6 +259,12 @@ impl DiskPlan {
         self.name == node
             || self.vm.as_deref() == Some(node)
             || self.container.iter().chain(self.parts.iter().map(|p| &p.container)).any(container)
+    }
+
+    /// What a container has of it by ranges, by the full name of the container.
+    pub fn part_of(&self, node: &str) -> Option<&PartPlan> {
+        let (vm, container) = node.split_once('/')?;
+        self.parts.iter().find(|p| self.vm.as_deref() == Some(vm) && p.container == container)
     }
 
     /// What has a share here, the disk itself first: number, name as a node, bytes.
@@ -281,6 +323,13 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, container, container, |c| word_or(c.as_ref(), "none")),
     field!(DiskPlan, readahead, settings.readahead_bytes, |b| Size(u64::from(*b)).to_string()),
     field!(DiskPlan, exclusive, settings.exclusive, |e| e.to_string()),
+    field!(DiskPlan, lock, settings.locking.mode, |m| m.to_string()),
+    field!(DiskPlan, lock_budget, settings.locking.budget_permille, |b| Percent(u32::from(*b) * 10).to_string()),
+    field!(DiskPlan, lock_held, settings.locking.keep_held, bool::to_string),
+    field!(DiskPlan, miss_table, settings.locking.miss_entries, u16::to_string),
+    field!(DiskPlan, victim_buffer, settings.locking.victim_blocks, u16::to_string),
+    field!(DiskPlan, pins, pins, |p| word_or(p.as_ref().map(|p| p.display()), "none")),
+    field!(DiskPlan, lock_profile, lock_profile, |p| word_or(p.as_ref().map(|p| p.display()), "none")),
     field!(DiskPlan, trust, trust, String::clone),
     field!(DiskPlan, deduplicate_base, deduplicate_base, |b| b.name().to_string()),
     field!(DiskPlan, trust_memory, trust_memory, bool::to_string),
@@ -291,6 +340,7 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, queue_size, queue_size, |q| q.to_string()),
     field!(DiskPlan, poll, poll, time),
 ];
+
 impl Checker<'_> {
     /// A disk.
     pub(crate) fn disk(&mut self, spec: &DiskSpec, daemon: &DaemonPlan, memory_bytes: u64, has_nbd: bool) -> DiskPlan {
@@ -306,6 +356,9 @@ impl Checker<'_> {
         self.size(spec, place, memory_bytes);
         let queues = self.bounded(at("queues"), place, "queues", spec.queues, 1, keys::QUEUES_MAX.into());
         let settings = self.disk_settings(spec, place, daemon.poll);
+        if let Some(misuse) = settings.misused_profile() {
+            self.error(at("lock_profile"), place, misuse.error, misuse.remedy);
+        }
         DiskPlan {
             serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
             trust: self.trust(at("trust"), place, &name, spec),
@@ -354,6 +407,7 @@ impl Checker<'_> {
                 .as_deref()
                 .and_then(|text| self.exclusive(&spec.lines, place, text))
                 .unwrap_or_default(),
+            locking: self.locks(spec, place),
         };
         DiskPlan {
             own_policy: spec.policy.as_deref().and_then(|text| self.policy(&spec.lines, place, text)),
@@ -366,6 +420,8 @@ impl Checker<'_> {
             goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
             store: self.store_choice(&spec.lines, place, spec.store.as_deref()),
             settings,
+            pins: self.pin_list(at("pins"), place, "pins", spec.pins.as_deref()),
+            lock_profile: self.pin_list(at("lock_profile"), place, "lock_profile", spec.lock_profile.as_deref()),
             poll: self.poll(at("poll"), place, spec.poll).unwrap_or(poll),
             ..DiskPlan::bare()
         }

@@ -85,6 +85,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
     resolver.listed_exports(spec, &plan);
     resolver.share(&mut plan, &[], Strict::Everywhere, spec.store.lines.get("memory").copied());
     resolver.images(&plan, spec.ssd.lines.get("paths").copied());
+    resolver.read_lists();
     let mut problems = resolver.problems;
     problems.sort_by_key(|p| p.line.unwrap_or(usize::MAX));
     Resolution { plan, problems }
@@ -110,6 +111,7 @@ impl ServePlan {
         let strict = spec.vm.as_deref().map_or(Strict::OnHost, Strict::Within);
         resolver.share(&mut plan, &self.disks, strict, None);
         resolver.images(&plan, None);
+        resolver.read_lists();
         if resolver.problems.iter().any(|p| p.severity >= Severity::Disk) {
             return Err(Problems { file: None, problems: resolver.problems });
         }

@@ -403,6 +403,30 @@ written! {
         /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub exclusive: Option<String>,
+        /// How blocks come to be locked: `off`, `static` or `online`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lock: Option<String>,
+        /// How much of what it may keep may be locked: a text like `25%`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "25%")]
+        pub lock_budget: Option<Percent>,
+        /// Whether a block stays locked though the guest holds it as well.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lock_held: Option<bool>,
+        /// Blocks that the table of those that miss most has; 0: there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub miss_table: Option<u64>,
+        /// Blocks that are kept a moment longer after they were evicted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub victim_buffer: Option<u64>,
+        /// Path of a file of blocks that are pinned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        pub pins: Option<PathBuf>,
+        /// Path of a file of blocks that are locked where `lock` is `static`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        pub lock_profile: Option<PathBuf>,
         /// The trust group: disks that name the same one hold equal content once. That of the VM if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub trust: Option<String>,

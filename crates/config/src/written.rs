@@ -22,6 +22,8 @@ pub enum Written {
     Size(Size),
     /// A duration.
     Time(Time),
+    /// A part of a whole.
+    Percent(Percent),
     /// `true` or `false`.
     Boolean(bool),
     /// What was set is taken away.
@@ -53,6 +55,7 @@ impl Written {
         match key.kind {
             Kind::Size => text.parse().map(Self::Size).map_err(unit),
             Kind::Time => text.parse().map(Self::Time).map_err(unit),
+            Kind::Percentage => text.parse().map(Self::Percent).map_err(unit),
             Kind::Number => text.parse().map(Self::Number).map_err(|_| {
                 wrong(
                     format!("{} must be a whole number, not \"{shown}\"", key.name),
@@ -129,12 +132,6 @@ impl Value for Vec<String> {
     }
 }
 
-impl Value for Percent {
-    fn read(values: &mut dyn Values, key: &'static str) -> Option<Self> {
-        values.percent(key)
-    }
-}
-
 macro_rules! value {
     ($($type:ty: $read:ident, $kind:ident;)*) => {
         $(impl Value for $type {
@@ -153,6 +150,7 @@ value! {
     u64: number, Number;
     Size: size, Size;
     Time: time, Time;
+    Percent: percent, Percent;
 }
 
 /// A table as it was asked for: a structure whose fields after `keys` are keys of the configuration, each optional.

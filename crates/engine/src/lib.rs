@@ -9,6 +9,7 @@ pub mod curve;
 mod guest;
 mod index;
 mod limits;
+pub mod locking;
 mod names;
 mod policy;
 #[cfg(test)]
@@ -24,10 +25,12 @@ pub use guest::{
     Copied, Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, RUN_MAX, Rescue, Run, TableMemory,
     Transfer, Ways, residency,
 };
+pub use index::locks::{LOCK_PERMILLE_MAX, LockOptions};
 pub use index::origins::{ORIGIN_STEP, Placed, origin_of};
 pub use index::parts::PartSetting;
 pub use index::ranges::{PartId, PartRange, PartsError};
 pub use index::tiers::Tier;
+pub use index::victims::VICTIMS_MAX;
 pub use index::{Access, Index, ranges};
 pub use names::UnknownName;
 pub use policy::{AnyPolicyKind, Outcome, PolicyKind, PolicySet, StudiedPolicyKind};

@@ -58,6 +58,8 @@ pub struct Outcome {
     pub owed: u64,
     /// Disks that came to keep their blocks together with another's. Campaigns do not keep it.
     pub joins: u64,
+    /// Locked blocks, counted again each time that somebody looked.
+    pub locked: u64,
     /// Times that a disk was seen whose blocks pages of its guest were found never to hold. Campaigns do not keep it.
     pub opaque: u64,
     /// Times that a disk was seen whose blocks begin elsewhere than at multiples of 4096. Campaigns do not keep it.
@@ -77,6 +79,8 @@ pub struct Outcome {
     pub taken_over: u64,
     /// Disks whose image was written down in the SSD store after they had gone.
     pub written_down: u64,
+    /// Times that the SSD store was told the stamp of a disk at rest. Campaigns do not keep it.
+    pub stamped: u64,
     /// SSD stores that it went on with.
     pub adopted: u64,
     /// What went wrong outside.
@@ -168,6 +172,7 @@ impl Outcome {
         self.slowest = slowest;
         (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
         self.joins += o.joins;
+        self.locked += o.locked;
         self.opaque += o.opaque;
         self.offset += o.offset;
         self.captures_across += o.captures_across;
@@ -178,6 +183,7 @@ impl Outcome {
         self.taken_over += o.taken_over;
         self.adopted += o.adopted;
         self.written_down += o.written_down;
+        self.stamped += o.stamped;
         self.coverage.add(&o.coverage);
     }
 
@@ -200,6 +206,7 @@ impl Outcome {
         assert!(self.offset > 0, "no disk's blocks began where pages do: {self:?}");
         assert!(self.opaque > 0, "no disk was found to be opaque: {self:?}");
         assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
+        assert!(self.locked > 1000, "hardly anything was locked: {self:?}");
         let below = [self.below, self.late, self.recovered, self.adopted, self.written_down];
         assert!(below.iter().all(|&n| n > 0), "the SSD store was of no use: {self:?}");
         assert!(self.taken_over > 1000, "other processes went on with nothing: {self:?}");

@@ -12,6 +12,7 @@ mod clients;
 mod extras;
 mod guests;
 mod judge;
+mod locks;
 mod parts;
 mod pools;
 mod rare;
@@ -165,6 +166,8 @@ pub(crate) struct Sim<P: FaultInjection> {
     hinted: Vec<Hint>,
     scanned: Vec<bool>,
     measured: Vec<Measured>,
+    /// Blocks are locked, in some runs.
+    locks: Option<locks::Locks>,
 }
 
 impl<P: FaultInjection> Sim<P> {
@@ -240,6 +243,7 @@ impl<P: FaultInjection> Sim<P> {
         self.extra();
         self.change_live();
         self.change_pools();
+        self.change_locks();
         self.tell_late();
         self.step_ssd();
         self.succeed();
@@ -282,6 +286,7 @@ impl<P: FaultInjection> Sim<P> {
         let now = self.world.tick();
         let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) else { return false };
         self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+        self.world.delivered(&done);
         self.apply(Event::IoDone(done));
         self.leave(d);
         true

@@ -15,7 +15,7 @@ use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
 use crate::violation::Violation;
 use std::collections::{BTreeMap, HashMap};
-use undercroft_cache::{DiskId, Found, Io, IoError, IoKind, Op, Paused, ReqId, Request};
+use undercroft_cache::{DiskId, Found, Io, IoDone, IoError, IoKind, Op, OpId, Paused, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
 
 /// A request under way, as its client sees it.
@@ -104,6 +104,10 @@ pub struct SimSide {
     pub untold: Vec<u32>,
     /// When that was.
     pub lost: u64,
+    /// The core is about to flush the disk by itself.
+    pub expects_flush: bool,
+    /// Such flushes that are under way.
+    pub own_flushes: Vec<OpId>,
 }
 
 /// Operations of its disk that a request may see pass without any of its own, before it counts as slow: more than a
@@ -201,6 +205,8 @@ impl World {
                     hit_since_failed: false,
                     untold: Vec::new(),
                     lost: 0,
+                    expects_flush: false,
+                    own_flushes: Vec::new(),
                 }
             })
             .enumerate()
@@ -420,6 +426,29 @@ impl World {
         for side in &mut self.sides {
             (side.pending, side.work) = (0, 0);
             side.untold.clear();
+            side.own_flushes.clear();
+        }
+    }
+
+    /// An operation of a disk is delivered: a flush of the core's own that failed has taken the failure from that of a
+    /// client, so every port is to be told, and flushes under way fail.
+    pub(crate) fn delivered(&mut self, done: &IoDone) {
+        let d = done.disk.0 as usize;
+        let Some(side) = self.sides.get_mut(d) else { return };
+        let Some(at) = side.own_flushes.iter().position(|op| *op == done.op) else { return };
+        side.own_flushes.swap_remove(at);
+        if done.result.is_err() {
+            self.time += 1;
+            self.sides[d].lost = self.time;
+            self.all_are_to_be_told(d);
+            self.doom_flushes(d);
+        }
+    }
+
+    /// Flushes of a disk that are under way would vouch for what is lost.
+    fn doom_flushes(&mut self, d: usize) {
+        for p in self.requests.values_mut().filter(|p| p.req.disk.0 as usize == d && p.must.is_none()) {
+            p.doomed |= p.req.op == Op::Flush;
         }
     }
 
@@ -471,9 +500,7 @@ impl World {
         }
         side.lost = now;
         side.untold = ports;
-        for p in self.requests.values_mut().filter(|p| p.req.disk.0 as usize == d && p.must.is_none()) {
-            p.doomed |= p.req.op == Op::Flush;
-        }
+        self.doom_flushes(d);
         ranges
     }
 

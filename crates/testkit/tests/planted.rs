@@ -53,7 +53,7 @@ fn assert_found(bug: Bug) {
         // Steps, and pools that change: one in three of these.
         Bug::DropsPassSlotsOver => 24 * n - 23,
         // One in eight has an SSD store.
-        Bug::BelowServesAnything | Bug::BelowKeepsChanged | Bug::BelowKeepsLost => 8 * n - 2,
+        Bug::BelowServesAnything | Bug::BelowKeepsChanged | Bug::BelowKeepsLost | Bug::StampUnflushed => 8 * n - 2,
         // One in 32 has one below disks that stand on images.
         Bug::BelowBaseOutlivesChange => 32 * n - 3,
         // Guests whose disks are told of changes one by one.
@@ -68,6 +68,9 @@ fn assert_found(bug: Bug) {
         Bug::FailedCopiesForgotten => 13 * n - 5,
         // The smallest steps, so that it is there for a while: one seed in 32.
         Bug::OldTableUnpaid => 32 * n - 31,
+        // One in seven has locks; and pools, one in three of these.
+        Bug::ShrinkTakesLocked | Bug::LockOutlivesFloor | Bug::BudgetUntold | Bug::PartsEndBuffer => 7 * n - 4,
+        Bug::PinOutlivesDisk | Bug::PinsOfOthersUncounted => 21 * n - 11,
         _ => n,
     };
     // It takes a write under way that was merged from a cached block at the moment of a loss, or clones one of which
@@ -201,6 +204,13 @@ planted! {
     blocks_of_an_ssd_that_are_not_verified_are_found: BelowServesAnything,
     changed_blocks_that_stay_on_an_ssd_are_found: BelowKeepsChanged,
     lost_blocks_that_stay_on_an_ssd_are_found: BelowKeepsLost,
+    a_stamp_of_an_image_that_is_not_flushed_is_found: StampUnflushed,
     blocks_of_a_base_on_an_ssd_that_outlive_a_change_are_found: BelowBaseOutlivesChange,
     a_wait_for_more_frames_than_there_are_is_found: WaitsForTooMuch,
+    a_shrink_that_takes_locked_blocks_is_found: ShrinkTakesLocked,
+    a_pin_that_survives_its_disk_is_found: PinOutlivesDisk,
+    a_budget_that_is_not_told_is_found: BudgetUntold,
+    pins_of_disks_of_a_pool_that_are_not_counted_together_are_found: PinsOfOthersUncounted,
+    a_victim_buffer_that_ends_with_parts_is_found: PartsEndBuffer,
+    a_lock_that_keeps_what_a_share_gives_up_is_found: LockOutlivesFloor,
 }

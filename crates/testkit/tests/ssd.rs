@@ -27,6 +27,7 @@ fn every_block_that_is_served_is_what_the_image_holds() {
         }
     }
     println!("{seeds} seeds: {total:?}");
+    assert!(seeds < 100 || total.pinned > 0, "pinned blocks are written again");
     assert!(seeds < 100 || total.linked > 10 * seeds, "equal blocks are kept once: {}", total.linked);
 }
 
@@ -111,4 +112,5 @@ planted! {
     links_to_segments_that_are_used_again_are_found: SsdLinkOutlivesSegment,
     links_that_nobody_has_proved_are_found: SsdLinkUnproven,
     blocks_that_wait_and_outlive_a_change_are_found: SsdParkedOutlivesChange,
+    pins_that_outlive_their_disk_are_found: SsdPinsOutliveDetach,
 }

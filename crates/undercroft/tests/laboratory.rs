@@ -1,5 +1,5 @@
 //! What the laboratory's commands say of their own answers, through the built program: errors of samples, sizes in
-//! bytes, columns of CSV files, pipes that are read twice.
+//! bytes, columns of CSV files, pipes that are read twice, blocks that are locked.
 //!
 //! Owns runs of the real binary on small traces whose figures are known.
 
@@ -219,4 +219,97 @@ fn what_a_csv_file_does_not_say_is_asked_for_and_what_was_taken_is_told() {
     fs::write(dir.join("huge.csv"), format!("key\n{huge}\n")).unwrap();
     let (_, err) = run(dir, &["curve", "huge.csv"], 1);
     assert!(err.contains("too large") && !err.contains("not a number"), "{err}");
+}
+
+/// Blocks from `first` on, twenty of them in a loop, fifty times.
+fn looping(first: u64) -> String {
+    format!("{first} 20 0 0\n").repeat(50)
+}
+
+/// One thing of all results of `lab blocks`.
+fn each(said: &Value, what: &str) -> Vec<f64> {
+    said["results"].as_array().unwrap().iter().map(|r| r[what].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn what_a_first_run_misses_is_locked_and_compared_with_the_cache_without_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::write(dir.join("loop.lis"), looping(0)).unwrap();
+    fs::write(dir.join("two.lis"), looping(0) + &looping(100)).unwrap();
+    let args = ["lab", "blocks", "loop.lis", "--policy", "lru", "--size", "10blocks,50%"];
+    let locks = ["--lock", "static:50%,random:50%,hits:50%,buffer:5,online"];
+    let said = json(dir, &[&args[..], &locks].concat());
+    // LRU of ten blocks never hits in a loop of twenty; five that are locked miss once, also any five. None was hit,
+    // so none is locked for that; and a buffer has what LRU would have kept. The rule's first epoch does not end.
+    let misses = [1000.0, 20.0 + 15.0 * 49.0, 20.0 + 15.0 * 49.0, 1000.0, 1000.0, 1000.0];
+    assert_eq!(each(&said, "read_misses"), [misses, misses].concat(), "{said}");
+    assert_eq!(each(&said, "locked_read_hits")[..4], [0.0, 5.0 * 49.0, 5.0 * 49.0, 0.0]);
+    assert_eq!(each(&said, "locked_blocks")[..4], [0.0, 5.0, 5.0, 0.0]);
+    assert_eq!(each(&said, "change")[..2], [0.0, -24.5]);
+    assert!(each(&said, "cpu_ns").iter().all(|ns| *ns > 0.0) && each(&said, "cpu_ratio")[0] == 1.0, "{said}");
+    assert_eq!(said["results"][5]["lock"], "online:30%");
+    assert_eq!((&said["results"][5]["online"]["locks"], &said["results"][4]["online"]), (&0.into(), &Value::Null));
+    assert_eq!((&said["first_run"], &said["complete"]), (&"the whole trace".into(), &true.into()));
+    let (table, _) = run(dir, &[&args[..], &locks, &["--parquet", "locks.parquet"]].concat(), 0);
+    let line = table.lines().find(|l| l.contains("static:50%")).unwrap();
+    assert!(line.contains("-24.50") && line.contains(" 755 "), "{table}");
+    assert!(fs::read(dir.join("locks.parquet")).unwrap().starts_with(b"PAR1"));
+    let (csv, _) = run(dir, &[&args[..], &locks, &["--csv"]].concat(), 0);
+    assert!(csv.starts_with("trace,policy,size,capacity_blocks,lock,first_run,tried_on,reads,read_misses,"), "{csv}");
+    // What locks take comes out of the cache: a list of five blocks or fewer takes one.
+    assert_eq!(each(&said, "limit_blocks")[..5], [10.0, 9.0, 9.0, 10.0, 10.0], "{said}");
+    assert!(each(&said, "limit_blocks")[5] < 9.0 && each(&said, "lock_bytes")[5] > 4096.0, "{said}");
+    assert_eq!(said["tried_on"], "the whole trace");
+    assert_eq!(csv.lines().count(), 13, "{csv}");
+    // What the first half says of the second: nothing, where other blocks come. And another trace may say it.
+    let args = ["lab", "blocks", "two.lis", "--policy", "lru", "--size", "10blocks", "--lock", "static:50%"];
+    let halves = json(dir, &[&args[..], &["--first-run", "first-half"]].concat());
+    assert_eq!(each(&halves, "read_misses"), [1000.0, 1000.0]);
+    assert_eq!((each(&halves, "reads")[0], &halves["first_run"]), (1000.0, &"the first half".into()));
+    assert_eq!(halves["tried_on"], "the second half");
+    // That is so, and said, without a first run, too.
+    let args = ["lab", "blocks", "two.lis", "--policy", "lru", "--size", "10blocks", "--first-run", "first-half"];
+    let rule = json(dir, &[&args[..], &["--lock", "online"]].concat());
+    assert_eq!((&rule["first_run"], &rule["tried_on"]), (&Value::Null, &"the second half".into()));
+    assert_eq!(each(&rule, "reads"), [1000.0, 1000.0]);
+    let (table, _) = run(dir, &[&args[..], &["--lock", "online"]].concat(), 0);
+    assert!(table.contains(", the second half; 2 caches"), "{table}");
+    let args = ["lab", "blocks", "two.lis", "--policy", "lru", "--size", "10blocks", "--lock", "static:50%"];
+    let other = json(dir, &[&args[..], &["--other", "loop.lis"]].concat());
+    assert_eq!(each(&other, "read_misses"), [2000.0, 20.0 + 15.0 * 49.0 + 1000.0]);
+}
+
+#[test]
+fn locks_that_make_no_sense_and_traces_without_requests_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::write(dir.join("loop.lis"), looping(0)).unwrap();
+    fs::write(dir.join("empty.lis"), "").unwrap();
+    fs::write(dir.join("bad.lis"), "what is this\n").unwrap();
+    fs::write(dir.join("late.lis"), looping(0) + "what is this\n").unwrap();
+    for (args, code, says) in [
+        (&["loop.lis", "--lock", "static:95%"][..], 2, "leaves too little unlocked"),
+        (&["loop.lis", "--lock", "some"], 2, "known are none, static:10%"),
+        (&["loop.lis", "--lock", "buffer:6", "--size", "10blocks"], 1, "more than half of the cache of 10 blocks"),
+        (&["loop.lis", "--policy", "lirs"], 1, "no disk of the daemon may have it"),
+        (
+            &["loop.lis", "--other", "empty.lis", "--size", "10blocks", "--lock", "static"],
+            1,
+            "empty.lis has no requests",
+        ),
+        (&["loop.lis", "--other", "loop.lis", "--first-run", "first-half"], 2, "cannot be used with"),
+        (&["loop.lis", "--other", "loop.lis", "--lock", "online"], 1, "nothing of --lock needs a first run"),
+        (&["empty.lis"], 1, "the trace empty.lis has no requests"),
+        (&["empty.lis", "--size", "10blocks", "--lock", "static"], 1, "the trace empty.lis has no requests"),
+        (&["bad.lis"], 1, "record 1"),
+    ] {
+        let (out, err) = run(dir, &[&["lab", "blocks"][..], args].concat(), code);
+        assert!(err.contains(says) && out.is_empty(), "{args:?}: {err}");
+    }
+    for first in ["whole", "first-half"] {
+        let args = ["lab", "blocks", "late.lis", "--size", "10blocks", "--lock", "static", "--first-run", first];
+        let (table, err) = run(dir, &args, 1);
+        assert!(table.contains("Not whole") && err.contains("late.lis"), "{first}: {table}{err}");
+    }
 }

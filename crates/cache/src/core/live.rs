@@ -8,6 +8,7 @@ use super::Core;
 use crate::fault_injection::FaultInjection;
 use crate::types::{DiskId, DiskOptions};
 use undercroft_engine::ExclusiveMode;
+use undercroft_engine::locking::LockSettings;
 use undercroft_engine::shares::Hint;
 
 /// What is set of a disk; see the head of the file.
@@ -19,6 +20,8 @@ pub struct DiskSettings {
     pub readahead_bytes: u32,
     /// How the cache is kept exclusive of the guest's.
     pub exclusive: ExclusiveMode,
+    /// How blocks of it come to be locked, its miss table and its victim buffer.
+    pub locking: LockSettings,
 }
 
 impl DiskOptions {
@@ -35,5 +38,6 @@ impl<P: FaultInjection> Core<P> {
         self.set_hint(id, set.hint);
         self.set_readahead(id, set.readahead_bytes);
         self.set_exclusive(id, set.exclusive);
+        self.set_locking(id, set.locking);
     }
 }

@@ -8,6 +8,7 @@
 mod guest;
 mod kept;
 mod live;
+mod locking;
 mod parts;
 mod pools;
 mod settings;
@@ -268,6 +269,11 @@ impl<P: FaultInjection> Core<P> {
                 disk.lose(&lost, cx);
                 disk.note_loan(cx.arena);
                 disk.go_on(cx);
+            }
+            Event::MakeDurable { disk } => {
+                self.bring_index(disk);
+                let Some(disk) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
+                disk.make_durable(&mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left });
             }
             Event::Spare { copies } => self.use_spare_time(copies, now_ns, fx),
             Event::Tick => self.tick(now_ns, fx),

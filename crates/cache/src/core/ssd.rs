@@ -11,7 +11,7 @@ use crate::store::ssd::{
     Kept, Known, OwnerId, OwnerStats, Ssd, SsdDone, SsdIo, SsdIoKind, SsdUse, Stamp, TooManyOwners,
 };
 use crate::store::tier::Tier;
-use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget, OpId};
+use crate::types::{DiskId, Durability, Effects, Io, IoDone, IoKind, IoTarget, OpId};
 use undercroft_host::IoBuf;
 
 /// The number under which the store's own operations go; no disk has it.
@@ -46,6 +46,7 @@ impl<P: FaultInjection> Core<P> {
         tier.set_displaced(id, is_displaced);
         // What is being changed must not be admitted before that has ended.
         changing.into_iter().for_each(|(first, end)| tier.change_begins(id, first, end));
+        self.with_disk(id, |d, arena| d.pin_below(arena));
         Ok(Some(kept))
     }
 
@@ -65,9 +66,10 @@ impl<P: FaultInjection> Core<P> {
         self.arena.tier()?.base_owner(id)
     }
 
-    /// How the disk uses the store, for another process that goes on with it; `None` if it does not.
+    /// How the disk uses the store, for another process that goes on with it; `None` if it does not, or if its image
+    /// may have less than it was given: what is not written down of it then goes.
     pub fn ssd_use_of(&self, id: DiskId) -> Option<SsdUse> {
-        self.arena.tier()?.use_of(id)
+        self.arena.tier()?.use_of(id).filter(|_| self.durability(id) != Durability::Never)
     }
 
     /// The disk uses the store, which another process has told, as it did there: nothing has changed its image in
@@ -79,6 +81,7 @@ impl<P: FaultInjection> Core<P> {
         let is_adopted = tier.adopt(id, as_before, whole, group);
         if is_adopted {
             tier.set_displaced(id, is_displaced);
+            self.with_disk(id, |d, arena| d.pin_below(arena));
         }
         is_adopted
     }
@@ -103,11 +106,27 @@ impl<P: FaultInjection> Core<P> {
         self.arena.tier()?.quiet_since(id)
     }
 
-    /// The disk has been quiet since `since`, and its image had this stamp meanwhile: what the store has of it is good
-    /// for the next start. False if a change came between, or the store does not take it now.
+    /// Whether all that the disk's image was given is durable. What is not may be gone later without a change of the
+    /// image's stamp, while the store would still have it: so no stamp is taken before a flush
+    /// ([`Event::MakeDurable`](crate::Event::MakeDurable)) vouches for it, nor ever after one has failed.
+    pub fn durability(&self, id: DiskId) -> Durability {
+        self.disk(id).map_or(Durability::NotNow, |disk| disk.durability(&self.arena))
+    }
+
+    /// A flush of the disk's image has failed that was not the core's: [`Durability::Never`] from now on.
+    pub fn note_failed_flush(&mut self, id: DiskId) {
+        if let Some(disk) = self.disk_mut(id) {
+            disk.note_failed_flush();
+        }
+    }
+
+    /// The disk has been quiet since `since`, and its image, all of which is durable, had this stamp meanwhile: what
+    /// the store has of it is good for the next start. False if a change came between, if something is not known to be
+    /// durable ([`Core::durability`]), or if the store does not take it now.
     pub fn rest_ssd(&mut self, id: DiskId, since: u64, stamp: Stamp) -> bool {
+        let may_be_stamped = self.disk(id).is_some_and(|disk| disk.may_be_stamped(&self.arena));
         let Some(tier) = self.arena.tier_mut() else { return false };
-        if tier.quiet_since(id) != Some(since) {
+        if !may_be_stamped || tier.quiet_since(id) != Some(since) {
             return false;
         }
         let Some(owner) = tier.owner(id) else { return false };
@@ -115,9 +134,12 @@ impl<P: FaultInjection> Core<P> {
     }
 
     /// Begins an orderly stop of the store: no change is under way, and none will come. These disks' images, durable as
-    /// they are, have these stamps: what the store has of them is good for the next start, whichever boot that is in.
-    /// It has ended when [`Ssd::is_stopped`] says so; ticks and completions go on until then.
+    /// they are, have these stamps: what the store has of them is good for the next start, whichever boot that is in;
+    /// but not of a disk of which a flush has failed before. It has ended when [`Ssd::is_stopped`] says so; ticks and
+    /// completions go on until then.
     pub fn stop_ssd(&mut self, stamps: &[(DiskId, Stamp)]) {
+        let is_known = |&&(id, _): &&(DiskId, Stamp)| self.durability(id) != Durability::Never;
+        let stamps: Vec<_> = stamps.iter().filter(is_known).copied().collect();
         let Some(tier) = self.arena.tier_mut() else { return };
         let stamps: Vec<_> = stamps.iter().filter_map(|&(id, stamp)| Some((tier.owner(id)?, stamp))).collect();
         tier.ssd_mut().stop(&stamps);
@@ -154,9 +176,15 @@ impl<P: FaultInjection> Core<P> {
 
     /// The disk, which is idle, is about to be removed: what the store has of it stays with the owner that is returned,
     /// until whoever closes the image has told the store its stamp, and detached the owner. So does what it has of the
-    /// disk's base, with the second one, if no other disk stands on that.
+    /// disk's base, with the second one, if no other disk stands on that. Of a disk of which a flush has failed nothing
+    /// stays: its image may have less than it was given.
     pub fn part_ssd(&mut self, id: DiskId) -> Option<(OwnerId, Option<OwnerId>)> {
-        self.arena.tier_mut()?.part(id)
+        let may_have_less = self.durability(id) == Durability::Never;
+        let tier = self.arena.tier_mut()?;
+        if may_have_less {
+            tier.drop_all(id);
+        }
+        tier.part(id)
     }
 
     /// An operation has ended that was the store's own.

@@ -48,6 +48,8 @@ pub(super) struct Capacity {
     overhead: u32,
     /// The same of meters.
     meters: u32,
+    /// The same of the rule that locks blocks.
+    rule: u32,
     limit: u32,
     block_bytes: u64,
     /// The disk under whose number the store counts it: the disk itself, or one of its pool.
@@ -57,7 +59,17 @@ pub(super) struct Capacity {
 impl Capacity {
     /// A capacity of `blocks`, of which each takes `block_bytes` of the core's ceiling, counted as that of `account`.
     pub(super) fn new(account: DiskId, blocks: u32, block_bytes: u64) -> Self {
-        Self { blocks, paid: blocks, slots: blocks, overhead: 0, meters: 0, limit: u32::MAX, block_bytes, account }
+        Self {
+            blocks,
+            paid: blocks,
+            slots: blocks,
+            overhead: 0,
+            meters: 0,
+            rule: 0,
+            limit: u32::MAX,
+            block_bytes,
+            account,
+        }
     }
 
     /// That of a disk whose pool has it.
@@ -65,7 +77,8 @@ impl Capacity {
         Self::new(account, 0, block_bytes)
     }
 
-    /// Takes another capacity in, with what of it is paid for and used for something else; its meters are gone.
+    /// Takes another capacity in, with what of it is paid for and used for something else; its meters are gone, and its
+    /// rule.
     pub(super) fn add(&mut self, other: &Self) {
         self.blocks = self.blocks.saturating_add(other.blocks);
         self.paid = self.paid.saturating_add(other.paid);
@@ -222,9 +235,10 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Blocks of the capacity whose memory is used for something else, if there are `slots` slots: guests' tables, maps
-    /// of bases, meters, parts.
+    /// of bases, meters, the rule that locks blocks, parts.
     fn overhead_with(&self, slots: u32) -> u32 {
-        (self.capacity.overhead + self.capacity.meters).saturating_add(self.parts_blocks(slots))
+        let Capacity { overhead, meters, rule, .. } = self.capacity;
+        (overhead + meters + rule).saturating_add(self.parts_blocks(slots))
     }
 
     /// Takes note of how much memory is used for something else than blocks; the limit follows later.
@@ -233,9 +247,10 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     fn note_overhead_with(&mut self, more: u32) {
-        let own = self.side.overhead_blocks() + self.sharing.overhead_blocks() + more;
+        let own = self.side.overhead_blocks() + self.sharing.overhead_blocks() + self.locking.overhead_blocks() + more;
         self.capacity.overhead = self.capacity.overhead - std::mem::replace(&mut self.own_overhead, own) + own;
         self.capacity.meters = self.measuring.overhead_blocks();
+        self.capacity.rule = self.residents.overhead_blocks();
     }
 
     /// Takes note of how much memory is used for something else than blocks, and keeps to it.
@@ -278,8 +293,44 @@ impl<P: FaultInjection> Disk<P> {
         self.residents.count() - charge as u32
     }
 
-    /// Lets the index keep as many blocks as the disk can pay for now.
+    /// Lets the index keep as many blocks as the disk can pay for now, beside what the rule that locks blocks takes,
+    /// which is made for as many.
     pub(super) fn apply_limit(&mut self, arena: &mut Store) {
+        self.capacity.rule = self.residents.overhead_blocks();
+        self.limit_index(arena);
+        if let Some(blocks) = self.residents.unfit_overhead() {
+            self.fit_rule(blocks, arena);
+        }
+    }
+
+    /// The rule that locks blocks becomes one for what the index may hold now, which takes `blocks` blocks' worth: paid
+    /// for before it is made, and given back after. It will do for what the index may hold then
+    /// ([`Online::is_unfit`](undercroft_engine::locking::Online::is_unfit)), so the two do not follow each other again.
+    #[cold]
+    fn fit_rule(&mut self, blocks: u32, arena: &mut Store) {
+        let more = blocks.saturating_sub(self.capacity.rule);
+        if more > 0 {
+            self.capacity.rule = blocks;
+            self.limit_index(arena);
+            if self.excess() > 0 {
+                // Later: when what is too much has gone.
+                return;
+            }
+            // Unused frames that hold memory give it to the rule.
+            arena.trim(arena.arena().warm().saturating_sub(more as usize));
+        }
+        self.residents.fit_online();
+        self.capacity.rule = self.residents.overhead_blocks();
+        self.limit_index(arena);
+    }
+
+    /// Checks that what the rule that locks blocks was made for is paid for; for tests.
+    pub(super) fn check_rule(&self) {
+        let paid = self.capacity.rule;
+        assert!(self.residents.overhead_blocks() <= paid, "{paid} blocks are not what the rule for locks takes");
+    }
+
+    fn limit_index(&mut self, arena: &mut Store) {
         debug_assert!(!self.is_away(), "the limit of a pool is set by a disk that has not its index");
         self.sharing.settled();
         let frames = self.frames_limit();
@@ -294,6 +345,9 @@ impl<P: FaultInjection> Disk<P> {
         let now = index.limit();
         // More is allowed when it is needed: a limit that goes up and down with every block costs time.
         if limit < now || (limit > now && (!self.holds_in_common() || index.len() >= now)) {
+            if self.faults.has(Bug::LockOutlivesFloor) {
+                self.keep_locks();
+            }
             self.residents.index_mut().set_limit(limit);
             self.side.set_limit(self.own_part(limit));
         }

@@ -12,6 +12,7 @@ impl<P: FaultInjection> Disk<P> {
     /// With what is broken.
     pub(crate) fn check(&self) -> usize {
         self.residents.check(self.settings.contents());
+        self.check_rule();
         self.check_parts();
         self.near.check();
         let ahead = self.near.ahead();

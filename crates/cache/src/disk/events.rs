@@ -315,7 +315,7 @@ impl<P: FaultInjection> Disk<P> {
             What::Write(write) => self.write_done(write, done, cx),
             What::Merge(merge) => self.merge_done(merge, done, cx),
             What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
-            What::Plain { rec, since } => self.plain_done(rec, since, done, cx),
+            What::Plain { rec, since, quiet } => self.plain_done(rec, since, quiet, done, cx),
         }
         self.note_loan(cx.arena);
     }

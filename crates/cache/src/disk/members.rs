@@ -1,8 +1,8 @@
 //! The disks whose blocks stand in one index: who owns which, and how many blocks each has.
 //!
-//! Owns the numbers of members (ordinals) and the counts of each. Never holds a page. Invariants: a member's ordinal
-//! stays while it is a member, and two members never have the same; the blocks of all members together are the pages
-//! that the index's slots hold.
+//! Owns the numbers of members (ordinals), the counts of each, and whether anything is to be locked of it. Never holds
+//! a page. Invariants: a member's ordinal stays while it is a member, and two members never have the same; the blocks
+//! of all members together are the pages that the index's slots hold.
 
 use crate::types::DiskId;
 use undercroft_engine::ORIGIN_STEP;
@@ -17,6 +17,10 @@ struct Member {
     evicted: u64,
     /// It may hold frames in common with other disks.
     deduplicates: bool,
+    /// Blocks of it may be locked.
+    locks: bool,
+    /// Blocks of it that are pinned.
+    pinned_blocks: u64,
 }
 
 /// See the head of the file.
@@ -29,7 +33,7 @@ pub(super) struct Members {
 impl Members {
     /// A disk with `resident` pages becomes a member; its ordinal.
     pub(super) fn enter(&mut self, id: DiskId, resident: u32, deduplicates: bool) -> u16 {
-        let member = Some(Member { id, resident, evicted: 0, deduplicates });
+        let member = Some(Member { id, resident, evicted: 0, deduplicates, locks: false, pinned_blocks: 0 });
         match self.of.iter().position(Option::is_none) {
             Some(free) => {
                 self.of[free] = member;
@@ -85,6 +89,28 @@ impl Members {
     /// Whether any may hold frames in common with other disks.
     pub(super) fn deduplicate(&self) -> bool {
         self.of.iter().flatten().any(|m| m.deduplicates)
+    }
+
+    /// Whether anything is to be locked of a member, and how many of its blocks are pinned.
+    pub(super) fn note_locks(&mut self, ordinal: u16, locks: bool, pinned_blocks: u64) {
+        let member = self.at(ordinal);
+        (member.locks, member.pinned_blocks) = (locks, pinned_blocks);
+    }
+
+    /// What was noted of that.
+    pub(super) fn locks(&self, ordinal: u16) -> (bool, u64) {
+        self.of[usize::from(ordinal)].map_or((false, 0), |m| (m.locks, m.pinned_blocks))
+    }
+
+    /// Whether anything is to be locked of any member.
+    pub(super) fn have_locks(&self) -> bool {
+        self.of.iter().flatten().any(|m| m.locks)
+    }
+
+    /// Blocks that are pinned of all members but this one.
+    pub(super) fn pinned_beside(&self, ordinal: u16) -> u64 {
+        let others = self.of.iter().enumerate().filter(|&(n, _)| n != usize::from(ordinal));
+        others.filter_map(|(_, member)| *member).map(|m| m.pinned_blocks).sum()
     }
 
     /// The members.

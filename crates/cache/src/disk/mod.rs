@@ -19,6 +19,7 @@ mod check;
 mod events;
 mod guest;
 mod loans;
+mod locking;
 mod measuring;
 mod members;
 mod offset;
@@ -50,6 +51,7 @@ use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats, IoNeeds, ReqId};
 use allowance::Allowance;
 use capacity::{Capacity, slots_max};
 use guest::GuestSide;
+use locking::Locking;
 use measuring::Measuring;
 use offset::Offset;
 use operations::Operations;
@@ -73,8 +75,8 @@ use writes::segment::Segment;
 /// Bytes of a block.
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
-/// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2560;
+/// Bytes of a disk's own record, and of what is set of its locks.
+const DISK_BYTES: usize = 2624 + size_of::<Locking>();
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -120,6 +122,7 @@ pub(crate) struct Disk<P> {
     losses: Losses,
     fetch: Fetch,
     offset: Offset,
+    locking: Box<Locking>,
     /// Counts invalidations: what was submitted before one is not published after it.
     epoch: u32,
 }
@@ -159,6 +162,7 @@ impl<P: FaultInjection> Disk<P> {
             losses: Losses::default(),
             fetch: Fetch::default(),
             offset: Offset::default(),
+            locking: Box::default(),
             epoch: 0,
             settings,
         }
@@ -182,6 +186,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Blocks of the image, as they are counted from its first byte, but for a last one that is partial.
     pub(crate) fn whole_blocks(&self) -> u64 {
         (self.settings.size() - self.settings.lead()) / B
+    }
+
+    /// Bytes of the image.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.settings.size() - self.settings.lead()
     }
 
     /// How many more requests may be under way.
@@ -274,6 +283,8 @@ impl<P: FaultInjection> Disk<P> {
             + self.measuring.memory_bytes()
             + self.sharing.memory_bytes()
             + self.losses.memory_bytes()
+            + size_of::<Locking>()
+            + self.locking.memory_bytes()
     }
 
     /// The counters, with the gauges of this moment; those of blocks are the pool's for the disk that has its index.

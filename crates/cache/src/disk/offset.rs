@@ -116,6 +116,10 @@ impl<P: FaultInjection> Disk<P> {
 
     fn set_lead(&mut self, lead: u64, arena: &mut Store) {
         self.settings.set_lead(lead);
+        // Both know blocks by their numbers, which are other blocks' now.
+        self.locking.forget_misses(self.settings.hash_key());
+        self.residents.forget_chosen();
+        self.apply_locking();
         if let Some(tier) = arena.tier_mut() {
             tier.set_displaced(self.settings.id(), lead != 0);
         }

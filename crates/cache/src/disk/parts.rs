@@ -228,6 +228,10 @@ impl<P: FaultInjection> Disk<P> {
         }
         self.residents.index_mut().clear_parts();
         self.measuring.take_parts();
+        // A victim buffer is for a disk without parts.
+        if !self.faults.has(Bug::PartsEndBuffer) {
+            self.apply_locking();
+        }
         self.account_overhead(arena);
     }
 }

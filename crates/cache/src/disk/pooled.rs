@@ -39,6 +39,11 @@ impl<P: FaultInjection> Disk<P> {
         self.place.pool != 0
     }
 
+    /// Its number in its pool.
+    pub(super) fn ordinal(&self) -> Option<u16> {
+        self.is_pooled().then_some(self.place.ordinal)
+    }
+
     /// Whether the index that its blocks stand in is with another disk of its pool.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
@@ -133,6 +138,7 @@ impl<P: FaultInjection> Disk<P> {
 
     fn be_present(&mut self) {
         self.residents.set_present(self.place.ordinal);
+        self.residents.note_for(self.locking.is_online());
         self.measuring.set_origin(origin(self.place.ordinal));
     }
 
@@ -140,6 +146,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn begin_pool(&mut self, pool: usize) {
         let mut members = Members::default();
         let ordinal = members.enter(self.settings.id(), self.residents.count(), self.sharing.is_on());
+        members.note_locks(ordinal, self.locking.is_on(), self.locking.pinned_blocks());
         self.place = Place { pool: pool as u16 + 1, ordinal, away: false };
         self.residents.begin_members(members);
     }
@@ -180,6 +187,9 @@ impl<P: FaultInjection> Disk<P> {
         other.place = Place { pool: self.place.pool, ordinal, away: true };
         self.residents.set_present(ordinal);
         self.residents.index_mut().set_tiers(tiers);
+        if !(self.faults.has(Bug::PinOutlivesDisk) && other.locking.is_off()) {
+            other.lock_in(&mut self.residents);
+        }
         self.put_all_in(moving, other.settings.id(), arena);
         self.be_present();
     }
@@ -204,10 +214,16 @@ impl<P: FaultInjection> Disk<P> {
             kind: self.residents.index().kind(),
             moves: self.residents.moves(),
         };
-        self.residents.index_mut().leave();
+        self.residents.leave();
+        if self.faults.has(Bug::PinOutlivesDisk) {
+            self.apply_locking();
+        }
         if let Some(members) = self.residents.members_mut() {
             self.stats.evicted_blocks += members.take_evicted(ordinal);
             members.leave(ordinal);
+        }
+        if !self.faults.has(Bug::PinOutlivesDisk) {
+            self.residents.end_unused_locks();
         }
         self.capacity.give_up_overhead(std::mem::take(&mut self.own_overhead));
         remaining.take_over(self);
@@ -234,6 +250,7 @@ impl<P: FaultInjection> Disk<P> {
         self.capacity = Capacity::new(self.settings.id(), blocks, self.capacity.block_bytes());
         self.measuring = Measuring::default();
         self.residents.index_mut().set_tiers(tiers);
+        self.apply_locking();
         self.note_overhead();
         self.put_all_in(moving, self.settings.id(), arena);
     }
@@ -255,6 +272,7 @@ impl<P: FaultInjection> Disk<P> {
         self.residents = Residents::new(kind, slots, most, key, core.contents);
         self.residents.moved_from(moves);
         self.residents.index_mut().set_tiers(tiers);
+        self.apply_locking();
         self.put_all_in(moving, self.settings.id(), arena);
     }
 
@@ -280,6 +298,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Checks that a disk alone pays under its own number; for tests.
     pub(crate) fn check_alone(&self) {
         assert!(self.capacity.account() == self.id(), "a disk alone is paid for by {:?}", self.capacity.account());
+        self.check_locks_alone();
         assert!(!self.place.away, "a disk alone has its blocks elsewhere");
     }
 
@@ -291,6 +310,7 @@ impl<P: FaultInjection> Disk<P> {
         assert!(disks.iter().all(|d| ids.contains(&d.id())) && ids.len() == disks.len(), "not the members of a pool");
         let counted: u32 = disks.iter().map(|d| self.counts_of(d).0).sum();
         assert!(counted == self.residents.count(), "blocks of a pool belong to nobody");
+        self.check_locks_of(disks);
         let away = disks.iter().filter(|d| d.is_away());
         assert!(
             away.clone().all(|d| d.residents.count() == 0 && d.slots() == 0),

@@ -25,8 +25,8 @@ pub(super) enum What {
     Merge(Merge),
     /// Discard or zeroes of blocks that overlap bytes `from..to`.
     Range { rec: u32, from: u64, to: u64 },
-    /// Flush or status; how the disk stood when it began.
-    Plain { rec: u32, since: Since },
+    /// Flush or status; how the disk stood when it began, and how many changes it had had if none was under way.
+    Plain { rec: u32, since: Since, quiet: Option<u64> },
 }
 
 impl What {

@@ -9,7 +9,7 @@
 use super::B;
 use super::reads::waiters::NONE;
 use super::slab::Slab;
-use crate::types::{Found, IoError, Request};
+use crate::types::{Found, IoError, Op, Request};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut, Range};
 
@@ -33,7 +33,7 @@ pub(super) struct Rec {
     pub segment: u32,
     /// A discard or write-zeroes that the disk has done: how far what is cached of its range has been dropped.
     pub drops: Drops,
-    /// A planted bug has answered it already.
+    /// Nobody waits for an answer: it is a flush of the disk's own, or a planted bug has answered it already.
     pub answered: bool,
 }
 
@@ -140,6 +140,11 @@ impl Requests {
     /// Whether there is no room for one more.
     pub(super) fn is_full(&self) -> bool {
         self.recs.is_full()
+    }
+
+    /// Whether a flush is under way, of a port or the disk's own. Looks through all requests.
+    pub(super) fn is_flushing(&self) -> bool {
+        self.recs.iter().any(|(_, rec)| rec.req.op == Op::Flush)
     }
 
     /// Takes a request up; there is room for it.

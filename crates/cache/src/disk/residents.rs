@@ -5,12 +5,14 @@
 //! back there). Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame;
 //! `resident` counts the frames; without knowledge of contents there are no hashes at all.
 
+use super::locking::Common;
 use super::members::{Members, origin};
 use crate::content::ContentHash;
 use crate::store::ToKernel;
 use crate::types::DiskId;
+use undercroft_engine::locking::{LockSettings, Online, OnlineStats};
 use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, Placed, PolicyKind, Tier};
-use undercroft_host::{Held, empty_slots};
+use undercroft_host::{FRAME_BYTES, Held, empty_slots};
 
 /// Bytes of memory that a step gives back at most, of what stands here: more than a step cuts off.
 const RELEASE_BYTES: usize = 256 << 10;
@@ -21,6 +23,10 @@ pub(super) struct Residents {
     /// The frame of each slot, if its block is here.
     frames: Array<Option<Held>>,
     resident: u32,
+    /// There is a rule that locks blocks.
+    notes: bool,
+    /// It may lock some of the present disk.
+    locks_own: bool,
     index: Index,
     /// The hash of each slot's content; 0 if it is not known. Empty if contents are not known at all.
     hashes: Array<u64>,
@@ -32,8 +38,21 @@ pub(super) struct Residents {
     moves: u32,
     /// Units of work on tables so far.
     units: u64,
+    /// The rule that locks blocks, if there is one.
+    online: Option<Box<Online>>,
     /// The disks whose blocks these are, if they are several.
     members: Option<Box<Members>>,
+    /// What is set of locks for all of them.
+    common: Common,
+}
+
+/// Blocks' worth of memory that a rule for so many blocks takes at most.
+pub(super) fn online_blocks(limit: u32) -> u32 {
+    blocks_of_bytes(Online::<PolicyKind>::bytes_max(limit))
+}
+
+fn blocks_of_bytes(bytes: u64) -> u32 {
+    bytes.div_ceil(FRAME_BYTES as u64) as u32
 }
 
 /// A block on its way from one index to another.
@@ -57,7 +76,21 @@ impl Residents {
         let frames = Array::from_made(empty_slots(slots as usize, room), most as usize);
         let hashes = Array::zeroed(if contents { slots as usize } else { 0 }, most as usize);
         let index = Index::with_room(kind, slots, most, key);
-        Self { frames, resident: 0, index, hashes, reused: Vec::new(), most, moves: 0, units: 0, members: None }
+        Self {
+            frames,
+            resident: 0,
+            index,
+            hashes,
+            reused: Vec::new(),
+            most,
+            moves: 0,
+            units: 0,
+            online: None,
+            notes: false,
+            locks_own: false,
+            members: None,
+            common: Common::of(LockSettings::default()),
+        }
     }
 
     /// Bytes of metadata held now.
@@ -67,6 +100,7 @@ impl Residents {
             + self.hashes.memory_bytes()
             + self.reused.capacity() * size_of::<u64>()
             + self.members.as_ref().map_or(0, |m| m.memory_bytes())
+            + self.online.as_ref().map_or(0, |o| o.memory_bytes())
     }
 
     // ---- the index ----
@@ -75,7 +109,116 @@ impl Residents {
     /// had to go: its frame is still in the slot.
     #[inline]
     pub(super) fn access(&mut self, block: u64, access: Access) -> Outcome {
-        self.index.access(block, access, |_| true)
+        let outcome = self.index.access(block, access, |_| true);
+        if self.notes {
+            self.note(block, access, outcome);
+        }
+        outcome
+    }
+
+    /// The rule that locks blocks hears of an access to the present disk, of whichever it may lock some: what others of
+    /// a pool ask for takes room as well. Of one whose guest's pages are followed it does not, as long as the cache
+    /// keeps what that guest does not hold: what it reads again it holds itself, and what comes here is what it has
+    /// evicted.
+    #[cold]
+    fn note(&mut self, block: u64, access: Access, outcome: Outcome) {
+        let Some(online) = self.online.as_mut().filter(|_| !self.index.has_tiers()) else { return };
+        match self.locks_own {
+            true => online.note(&mut self.index, block, access, outcome),
+            false => online.note_other(&mut self.index, block, access, outcome),
+        }
+    }
+
+    /// Whether a rule is to hear of each access to the present disk.
+    #[inline]
+    pub(super) fn is_heard(&self) -> bool {
+        self.notes && !self.index.has_tiers()
+    }
+
+    // ---- locks ----
+
+    /// What is set of locks for all disks whose blocks these are.
+    pub(super) fn common(&self) -> Common {
+        self.common
+    }
+
+    /// The same, to change; the index has to be told.
+    pub(super) fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    /// Nothing may be locked any more if no disk is left of which anything is to be.
+    pub(super) fn end_unused_locks(&mut self) {
+        if self.members.as_ref().is_some_and(|m| !m.have_locks()) {
+            self.index.set_locks(None);
+        }
+    }
+
+    /// What the rule has learnt of the present disk says nothing of its blocks any more.
+    pub(super) fn forget_chosen(&mut self) {
+        if let Some(online) = &mut self.online {
+            online.leave(&mut self.index);
+        }
+    }
+
+    /// A rule chooses what is locked of the present disk, or none does. In a pool it is one for all disks, and stays
+    /// while any may want it.
+    pub(super) fn set_online(&mut self, on: bool, pooled: bool, key: HashKey) {
+        match (&mut self.online, on) {
+            (None, true) => {
+                let online = Online::new(self.index.kind(), self.index.limit(), key);
+                self.online = Some(Box::new(online));
+            }
+            (Some(online), false) if pooled => online.leave(&mut self.index),
+            (Some(online), false) => {
+                online.leave(&mut self.index);
+                self.online = None;
+            }
+            _ => {}
+        }
+        self.note_for(on);
+    }
+
+    /// The present disk is another one, of which the rule may lock some, or not.
+    pub(super) fn note_for(&mut self, on: bool) {
+        (self.notes, self.locks_own) = (self.online.is_some(), on);
+    }
+
+    /// What the rule has done so far, if there is one for the present disk.
+    pub(super) fn online_stats(&self) -> Option<OnlineStats> {
+        self.online.as_ref().filter(|_| self.locks_own).map(|o| o.stats())
+    }
+
+    /// Whether the rule wants the block with this key locked.
+    pub(super) fn is_chosen(&self, key: u64) -> bool {
+        self.online.as_ref().is_some_and(|o| o.has_chosen(key))
+    }
+
+    /// The present disk, of which nothing is here any more, leaves the index.
+    pub(super) fn leave(&mut self) {
+        self.forget_chosen();
+        self.index.leave();
+    }
+
+    /// Blocks' worth of memory that is used for the rule, as it was made.
+    pub(super) fn overhead_blocks(&self) -> u32 {
+        self.online.as_ref().map_or(0, |o| blocks_of_bytes(o.bytes_made()))
+    }
+
+    /// Blocks' worth of memory that a rule would take for what the index may hold now, if there is one and it was made
+    /// for so much more or less that another is to be made.
+    #[inline]
+    pub(super) fn unfit_overhead(&self) -> Option<u32> {
+        let limit = self.index.limit();
+        self.online.as_ref().filter(|o| o.is_unfit(limit)).map(|_| online_blocks(limit))
+    }
+
+    /// The rule becomes one for what the index may hold now, or a step is done towards that.
+    #[cold]
+    pub(super) fn fit_online(&mut self) {
+        if let Some(online) = &mut self.online {
+            online.fit(&mut self.index);
+        }
     }
 
     /// The index.
@@ -313,6 +456,7 @@ impl Residents {
     pub(super) fn forget_index(&mut self, key: HashKey) {
         let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
         // The old index's memory goes before the new one's comes.
+        (self.online, self.notes, self.locks_own) = (None, false, false);
         self.index = Index::new(kind, 0);
         self.index = Index::with_room(kind, capacity, self.most, key);
         self.index.set_tiers(tiers);
@@ -369,6 +513,8 @@ impl Residents {
     /// Checks the invariants; for tests.
     pub(super) fn check(&self, contents: bool) {
         self.index.check();
+        let fits = self.online.iter().all(|o| o.memory_bytes() as u64 <= o.bytes_made());
+        assert!(fits, "the rule that locks blocks takes more than is said");
         if let Some(members) = &self.members {
             members.check(self.index.keys().filter(|&(_, slot)| self.page(slot).is_some()).map(|(key, _)| key));
         }

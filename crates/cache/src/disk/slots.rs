@@ -122,6 +122,11 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Evicts a block. False if there is none that may go.
     pub(super) fn evict_one(&mut self, arena: &mut Store) -> bool {
+        let locked = self.residents.index().locked_keys().next().filter(|_| self.faults.has(Bug::ShrinkTakesLocked));
+        if let Some(block) = locked.and_then(|key| self.block(key)) {
+            self.drop_block(block, arena);
+            return true;
+        }
         let Some((key, slot)) = self.residents.index_mut().evict(|_| true) else { return false };
         self.count_evicted(key);
         self.offer_evicted(slot, key, arena);
@@ -223,6 +228,9 @@ impl<P: FaultInjection> Disk<P> {
         self.forget_unlearned();
         if and_base {
             self.forget_base(arena);
+            // How often another content's blocks missed says nothing.
+            self.locking.forget_misses(self.settings.hash_key());
+            self.residents.forget_chosen();
         }
         self.streams.clear();
         self.fetch = Fetch::under(self.settings.hint());
@@ -232,6 +240,7 @@ impl<P: FaultInjection> Disk<P> {
         }
         if !self.is_pooled() {
             self.residents.forget_index(self.settings.hash_key());
+            self.apply_locking();
         }
         self.apply_limit(arena);
     }

@@ -16,7 +16,7 @@ use crate::limits::SSD_LATE_NS;
 use crate::store::ram::Store;
 use crate::store::ssd::{Hint, OwnerId};
 use crate::store::tier::{At, Stored};
-use crate::types::{DiskId, Effects, Io, IoDone, IoKind, IoTarget};
+use crate::types::{DiskId, Durability, Effects, Io, IoDone, IoKind, IoTarget};
 use undercroft_engine::origin_of;
 use undercroft_host::{Frame, IoBuf};
 
@@ -41,6 +41,7 @@ impl<P: FaultInjection> Disk<P> {
         }
         let guest_holds = own && self.side.is_at_guest(block, arena);
         let reused = self.residents.was_read(slot);
+        let pinned = self.residents.index().is_pinned_key(key);
         let Some(page) = self.residents.page(slot) else { return };
         // What came from a guest is never known as a block of the base, whatever it is equal to.
         let domain = arena.tier().and_then(|tier| tier.base_domain(owner));
@@ -50,7 +51,7 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         if let Some(tier) = arena.tier_mut() {
-            tier.leaves_ram(owner, block, page.bytes(), Hint { guest_holds, reused }, slots.is_some());
+            tier.leaves_ram(owner, block, page.bytes(), Hint { guest_holds, reused, pinned }, slots.is_some());
         }
     }
 
@@ -77,6 +78,13 @@ impl<P: FaultInjection> Disk<P> {
             At::Memory(..) => Below::Memory,
             At::Device(stored) => Below::Device(stored),
         }
+    }
+
+    /// Whether the store has the block. A look that nothing follows of.
+    pub(super) fn is_below(&self, block: u64, arena: &mut Store) -> bool {
+        let at_base = self.is_of_base(block);
+        let tier = arena.tier_mut().filter(|_| self.settings.lead() == 0);
+        tier.is_some_and(|tier| tier.has(self.settings.id(), block, at_base))
     }
 
     /// Whether the disk has the block of its base.
@@ -229,6 +237,29 @@ impl<P: FaultInjection> Disk<P> {
                 tier.hold(owner, block);
             }
         }
+    }
+
+    /// Whether all that the image was given is durable, so that its stamp may be taken for what the store has. What an
+    /// earlier process wrote and never flushed may be in it, too, unless the store knows the image as it is.
+    pub(crate) fn durability(&self, arena: &Store) -> Durability {
+        let id = self.settings.id();
+        if self.settings.options().read_only {
+            return Durability::Whole;
+        }
+        if self.losses.has_failed() {
+            return Durability::Never;
+        }
+        let Some(tier) = arena.tier().filter(|tier| tier.quiet_since(id).is_some()) else { return Durability::NotNow };
+        if self.requests.is_flushing() {
+            return Durability::NotNow;
+        }
+        let is_clean = tier.owner(id).is_some_and(|owner| tier.ssd().owner_stats(owner).is_clean);
+        if is_clean || tier.is_vouched(id) { Durability::Whole } else { Durability::Unflushed }
+    }
+
+    /// Whether a stamp of the image may be taken now.
+    pub(crate) fn may_be_stamped(&self, arena: &Store) -> bool {
+        self.durability(arena) == Durability::Whole || self.faults.has(Bug::StampUnflushed)
     }
 
     /// Blocks `first..end` of each change that has begun and not ended.

@@ -8,8 +8,8 @@
 
 use super::ram::SharingDomain;
 use super::ssd::{
-    Change, Hint, Kept, Known, Offered, OwnerId, Ssd, SsdDone, SsdFound, SsdIo, SsdUse, Token, TooManyOwners, Verified,
-    WaitId,
+    Change, Hint, Kept, Known, Offered, OwnerId, Pinned, Ssd, SsdDone, SsdFound, SsdIo, SsdUse, Token, TooManyOwners,
+    Verified, WaitId,
 };
 use crate::types::{DiskId, Io, IoDone};
 use std::collections::VecDeque;
@@ -27,6 +27,8 @@ struct Use {
     changes: u32,
     /// Counts those that have begun: whoever looks at the image twice sees whether one came between.
     begun: u64,
+    /// How many had begun, and ended, when the last flush began that succeeded.
+    vouched: Option<u64>,
     /// The base that it stands on, if that is an owner.
     base: Option<OwnerId>,
     /// Blocks that it may have, those of the base among them.
@@ -37,6 +39,8 @@ struct Use {
     asked: [u64; 2],
     /// Its blocks are not counted from the image's first byte: the store, which knows them by their numbers, has none.
     is_displaced: bool,
+    /// What is pinned of it.
+    pins: Pinned,
 }
 
 /// A read-only image that disks of one sharing domain stand on.
@@ -120,9 +124,20 @@ impl Tier {
         if self.uses.len() <= at {
             self.uses.resize_with(at + 1, || None);
         }
-        let (base, base_part, asked, is_displaced) = (None, BASE_PART[0], [0; 2], false);
-        let (waits, changes, begun) = (Vec::new(), 0, 0);
-        self.uses[at] = Some(Use { owner, whole, waits, changes, begun, base, share, base_part, asked, is_displaced });
+        self.uses[at] = Some(Use {
+            owner,
+            whole,
+            waits: Vec::new(),
+            changes: 0,
+            begun: 0,
+            vouched: None,
+            base: None,
+            share,
+            base_part: BASE_PART[0],
+            asked: [0; 2],
+            is_displaced: false,
+            pins: Pinned::default(),
+        });
     }
 
     /// From now on the disk's blocks are counted from the image's first byte, or from elsewhere; then all goes that the
@@ -180,6 +195,7 @@ impl Tier {
             user.base = Some(owner);
         }
         self.divide();
+        self.tell_pins(disk);
         true
     }
 
@@ -253,6 +269,7 @@ impl Tier {
             (user.base, user.base_part, user.asked) = (Some(owner), BASE_PART[0], [0; 2]);
         }
         self.divide();
+        self.tell_pins(disk);
         Ok(Some(kept))
     }
 
@@ -274,6 +291,9 @@ impl Tier {
             self.bases.swap_remove(n);
         }
         self.divide();
+        if !is_last {
+            self.tell_pins_of_base(owner);
+        }
         is_last.then_some(owner)
     }
 
@@ -297,6 +317,7 @@ impl Tier {
         if let Some(user) = self.of_mut(disk) {
             user.share = blocks;
             self.divide();
+            self.tell_pins(disk);
         }
     }
 
@@ -315,6 +336,38 @@ impl Tier {
             let base = if user.base.is_some() { user.share * user.base_part / 1000 } else { 0 };
             self.ssd.set_share(user.owner, user.share - base);
         }
+    }
+
+    /// These blocks of the disk are pinned, sorted, none in two of them; those that it has of its base are the base's.
+    pub(crate) fn set_pins(&mut self, disk: DiskId, pins: Vec<(u64, u64)>) {
+        let Some(user) = self.of_mut(disk) else { return };
+        if !(user.pins.is_empty() && pins.is_empty()) {
+            user.pins = pins.into();
+            self.tell_pins(disk);
+        }
+    }
+
+    /// Tells the store what is pinned of a disk, and of its base by any disk that stands on it.
+    fn tell_pins(&mut self, disk: DiskId) {
+        let Some(user) = self.uses.get(disk.0 as usize).and_then(Option::as_ref) else { return };
+        self.ssd.set_pins(user.owner, &user.pins);
+        if let Some(base) = user.base {
+            self.tell_pins_of_base(base);
+        }
+    }
+
+    fn tell_pins_of_base(&mut self, owner: OwnerId) {
+        let users = self.uses.iter().flatten().filter(|u| u.base == Some(owner));
+        let mut all: Vec<(u64, u64)> = users.flat_map(|u| u.pins.iter().copied()).collect();
+        all.sort_unstable();
+        all.dedup_by(|next, kept| {
+            let joins = next.0 <= kept.1;
+            if joins {
+                kept.1 = kept.1.max(next.1);
+            }
+            joins
+        });
+        self.ssd.set_pins(owner, &all.into());
     }
 
     /// Time has passed. What a disk has looked for lately says how much of its share is the base's.
@@ -347,6 +400,13 @@ impl Tier {
             Some(SsdFound::Staged(bytes)) => At::Memory(owner, bytes),
             Some(SsdFound::Stored { device, offset, token }) => At::Device(Stored { owner, device, offset, token }),
         }
+    }
+
+    /// Whether a block is there that would be read; not counted as looked for, and nothing follows of it.
+    pub(crate) fn has(&mut self, disk: DiskId, block: u64, at_base: bool) -> bool {
+        let Some(user) = self.of(disk).filter(|u| block < u.whole && !u.is_displaced) else { return false };
+        let (own, base) = (user.owner, user.base.filter(|_| at_base));
+        base.is_some_and(|base| self.ssd.has(base, block)) || self.ssd.has(own, block)
     }
 
     /// Whether bytes that were read are the block's.
@@ -433,6 +493,20 @@ impl Tier {
     pub(crate) fn quiet_since(&self, disk: DiskId) -> Option<u64> {
         let user = self.uses.get(disk.0 as usize)?.as_ref()?;
         (user.changes == 0).then_some(user.begun)
+    }
+
+    /// A flush of the disk has succeeded that began after `quiet` changes, with none under way; with one, it vouches
+    /// for nothing.
+    pub(crate) fn vouch(&mut self, disk: DiskId, quiet: Option<u64>) {
+        if let Some(user) = self.of_mut(disk) {
+            user.vouched = user.vouched.max(quiet);
+        }
+    }
+
+    /// Whether a flush vouches for all changes of the disk, those among them that failed: they may have been made in
+    /// part.
+    pub(crate) fn is_vouched(&self, disk: DiskId) -> bool {
+        self.of(disk).is_some_and(|user| user.vouched == Some(user.begun))
     }
 
     /// An operation of a disk is over without having been submitted.

@@ -24,6 +24,12 @@ pub enum Event {
         /// What.
         lost: Lost,
     },
+    /// What the disk's image was given is to be made durable, though nobody has asked: a flush that is no port's
+    /// request. See [`Core::durability`](crate::Core::durability).
+    MakeDurable {
+        /// The disk.
+        disk: DiskId,
+    },
     /// Time has passed; sent a few times a second at most while anything is open.
     Tick,
     /// The replies given so far are out, so there is time for work that no reply waits for. As much of it is done as

@@ -98,6 +98,19 @@ pub struct Lost {
     pub unflushed: bool,
 }
 
+/// Whether all that the image of a disk was given is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// All of it: a flush vouches for it, or nobody writes to the image.
+    Whole,
+    /// Not as far as is known: a flush would tell, [`Event::MakeDurable`](crate::Event::MakeDurable).
+    Unflushed,
+    /// A change or a flush is under way, or the disk does not use the SSD store, which this is about.
+    NotNow,
+    /// A flush has failed: nobody knows what was lost, and no later flush tells.
+    Never,
+}
+
 /// A part of a disk with one allocation state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {

@@ -7,13 +7,15 @@ mod counters;
 mod effects;
 mod io;
 mod kept;
+mod locking;
 mod options;
 mod report;
 mod request;
 
 pub use effects::{Effects, Event};
-pub use io::{Extent, Io, IoDone, IoKind, IoTarget, Lost, OpId};
+pub use io::{Durability, Extent, Io, IoDone, IoKind, IoTarget, Lost, OpId};
 pub use kept::{KeptBlock, KeptBlocks, KeptDisk, KeptList, UnusableList};
+pub use locking::{BlockReport, ByteRange, LockReport, PinError};
 pub use options::{
     AddDiskError, Base, CoreOptions, DiskOptions, FramesIn, Geometry, GroupId, IoNeeds, LayerId, SetPartsError,
 };

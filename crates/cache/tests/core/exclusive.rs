@@ -3,6 +3,7 @@
 use undercroft_cache::{
     Core, CoreOptions, DiskId, DiskOptions, Event, ExclusiveReport, ExclusiveState, Geometry, IoKind, Op,
 };
+use undercroft_engine::locking::{LockMode, LockSettings};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_testkit::front::{Front, Guest, ValueDisks, Values, block_request};
 
@@ -521,6 +522,31 @@ fn what_an_exclusive_cache_is_held_against_grows_with_its_share() {
         let mut new = Rig::new(ExclusiveMode::Auto, if grows { 1200 } else { 300 }, 64);
         assert!(r.table_bytes >= new.report().table_bytes, "{} bytes", r.table_bytes);
     }
+}
+
+/// A disk whose cache keeps what the guest holds as well has a table of the guest's pages, by which reads are served in
+/// runs; the rule that locks blocks is to hear of each block all the same.
+#[test]
+fn the_online_rule_hears_of_what_is_read_in_runs() {
+    let mut rig = Rig::new(ExclusiveMode::Auto, 300, 64);
+    rig.core.set_share(DISK, 1200).unwrap();
+    rig.core.apply(Event::Tick, 0, &mut rig.front);
+    assert!(loses(&mut rig, 900), "{:?}", rig.report());
+    rig.core.set_locking(DISK, LockSettings { mode: LockMode::Online, ..LockSettings::default() });
+    (0..1800).for_each(|n| rig.run_unchecked(Op::Read, n % 900, Some((n % 8) as u32)));
+    let before = (rig.core.lock_report(DISK).online.unwrap().epochs, rig.core.stats(DISK).hit_blocks);
+    rig.front.client.runs = true;
+    rig.front.client.page = Some(0);
+    for n in 0..1600 {
+        rig.front.client.data.seen.clear();
+        let disk = &mut rig.disk;
+        rig.front.run(&mut rig.core, block_request(DISK, Op::Read, n % 100 * 8, 8), |io| disk.serve(io));
+    }
+    rig.core.check();
+    let after = (rig.core.lock_report(DISK).online.unwrap().epochs, rig.core.stats(DISK).hit_blocks);
+    assert_eq!((after.1 - before.1, rig.report().state), (12_800, ExclusiveState::Inclusive));
+    // An epoch is no longer than four accesses for each block of the share.
+    assert!(after.0 >= before.0 + 2, "{} epochs and then {}", before.0, after.0);
 }
 
 /// One under LRU would have none of a loop that is larger than it; one under W-TinyLFU has a good part.

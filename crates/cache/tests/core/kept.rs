@@ -1,9 +1,9 @@
 //! A core goes on with the frames of another: the same blocks in the same memory, and nothing else.
 
 use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, KeptBlock, KeptBlocks, Op,
+    ByteRange, Core, CoreOptions, DiskId, DiskOptions, Event, FramesIn, Geometry, GroupId, KeptBlock, KeptBlocks, Op,
 };
-use undercroft_engine::{PolicyKind, Tier};
+use undercroft_engine::{PartId, PartRange, PartSetting, PolicyKind, Tier};
 use undercroft_host::SharedMemory;
 use undercroft_testkit::front::{Front, Values, block_request, fill_blocks};
 
@@ -78,6 +78,28 @@ fn what_was_cached_is_served_from_the_same_frames() {
         new.core.check();
         std::mem::forget(old);
     }
+}
+
+/// Blocks of parts, and locked ones, are kept like others, and those that go last stand last.
+#[test]
+fn what_is_of_a_part_or_locked_is_kept_too() {
+    let mut old = Rig::new(FramesIn::Shared, PolicyKind::Lru, 256);
+    old.core.set_pins(DISK, &[ByteRange { offset: 500 * B, bytes: 9 * B }]).unwrap();
+    let ranges = [PartRange { first: 100, blocks: 100, part: PartId(3) }];
+    let settings = [PartSetting { part: PartId(3), policy: PolicyKind::S3Fifo, share_blocks: 120 }];
+    old.core.set_parts(DISK, &ranges, &settings).unwrap();
+    (500..509).chain(90..150).for_each(|n| old.ask(Op::Read, n, 1));
+    assert_eq!(old.core.hottest(DISK, 1000).len(), 69);
+    let (mut new, kept) = Rig::after(&mut old, PolicyKind::Lru, 256);
+    assert_eq!(kept.blocks.len(), 69);
+    let last: Vec<u64> = kept.blocks[60..].iter().map(|k| k.block).collect();
+    assert_eq!(last, (500..509).collect::<Vec<_>>(), "locked ones go last");
+    assert_eq!(new.core.restore(DISK, &kept), 69);
+    new.core.settle_frames();
+    (500..509).chain(90..150).for_each(|n| new.ask(Op::Read, n, 1));
+    assert!(new.read.is_empty(), "read again: {:?}", new.read);
+    new.core.check();
+    std::mem::forget(old);
 }
 
 /// Blocks of equal content, held once: they are again, and part when one of them is written.

@@ -12,6 +12,7 @@ mod fetch;
 mod guest_disks;
 mod io_pool;
 mod kept;
+mod locks;
 mod long_reads;
 mod maps;
 mod memory;

@@ -81,7 +81,7 @@ impl Rig {
 }
 
 fn guest() -> Guest<Buffer> {
-    Guest { data: Buffer(Vec::new()), pages: Vec::new(), page: None, copies: 0, opaque: false }
+    Guest { data: Buffer(Vec::new()), pages: Vec::new(), page: None, runs: false, copies: 0, opaque: false }
 }
 
 #[test]

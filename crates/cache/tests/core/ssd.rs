@@ -5,9 +5,11 @@ use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::ssd::{Admission, BootId, Format, Identity, Kept, Known, Media, Region, Ssd, Stamp, StoreId};
 use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, IoError, IoKind, IoTarget, Op, SSD,
+    ByteRange, Core, CoreOptions, DiskId, DiskOptions, Durability, Event, Geometry, Io, IoError, IoKind, IoTarget, Op,
+    SSD,
 };
 use undercroft_engine::PolicyKind;
+use undercroft_engine::locking::{LockMode, LockSettings};
 use undercroft_host::IoBuf;
 use undercroft_testkit::front::{Front, Values, request};
 
@@ -321,4 +323,191 @@ fn a_change_that_began_before_the_store_came_is_known_to_it() {
     r.rest();
     (4..8).for_each(|block| _ = read(&mut r, block));
     assert_eq!(read(&mut r, 0), Some(200), "the old content came from the store");
+}
+
+#[test]
+fn asking_where_a_block_is_changes_nothing_in_the_store() {
+    let mut r = Rig::new();
+    (0..4).for_each(|block| _ = r.read(block));
+    let before = r.core.ssd_stats_of(DISK).unwrap();
+    let of = |r: &mut Rig, block: u64| r.core.block_report(DISK, block * B).unwrap();
+    let (there, nowhere) = (of(&mut r, 0), of(&mut r, 50));
+    assert_eq!((there.on_ssd, there.cached, nowhere.on_ssd), (true, false, false));
+    assert_eq!(r.core.ssd_stats_of(DISK).unwrap(), before, "it was counted as looked for");
+}
+
+/// What the store, which admits what leaves RAM for the second time, has of a disk after its blocks left RAM once:
+/// locked are blocks that a profile names, or that are pinned.
+fn admitted_of_locked(profile: &[ByteRange], pins: &[ByteRange]) -> u64 {
+    let mut r = Rig::new();
+    let other = DiskId(1);
+    r.core.add_disk(other, DiskOptions::new(&Geometry::new(64 * B), PolicyKind::Lru, 40)).unwrap();
+    let known = Known { identity: Identity([8; 64]), stamp: None, blocks: 64 };
+    r.core.use_ssd(other, &known).unwrap();
+    r.core.set_ssd_share(other, 1 << 20);
+    r.core.ssd_mut().unwrap().set_admission(Admission::Second);
+    let (mode, budget_permille) = (LockMode::Static, 500);
+    r.core.set_locking(other, LockSettings { mode, budget_permille, ..LockSettings::default() });
+    r.core.set_lock_profile(other, profile).unwrap();
+    r.core.set_pins(other, pins).unwrap();
+    for block in 0..64 {
+        r.front.ask(&mut r.core, request(1, other, Op::Read, block * B, B));
+        r.rest();
+    }
+    // Most of what is locked goes, too.
+    r.core.set_share(other, 8).unwrap();
+    for _ in 0..8 {
+        r.core.apply(Event::Tick, 0, &mut r.front);
+        r.rest();
+    }
+    r.core.ssd_stats_of(other).unwrap().admitted
+}
+
+#[test]
+fn what_a_profile_names_is_not_admitted_as_what_is_pinned() {
+    let range = |blocks: u64| ByteRange { offset: 0, bytes: blocks * B };
+    let named = admitted_of_locked(&[range(64)], &[]);
+    assert!(named < 3, "{named} blocks, which left RAM for the first time");
+    let pinned = admitted_of_locked(&[range(64)], &[range(16)]);
+    assert!((1..=18).contains(&pinned), "{pinned} blocks, of which 16 are pinned");
+}
+
+const WRITE: Op = Op::Write { fua: false };
+
+impl<P: FaultInjection> Rig<P> {
+    /// A request without data, or one that writes its tag to block 0, and all that follows.
+    fn does(&mut self, tag: u32, op: Op) {
+        let len = if op == Op::Flush { 0 } else { B };
+        self.front.ask(&mut self.core, request(tag, DISK, op, 0, len));
+        self.rest();
+    }
+
+    /// The disk is at rest, and its image has this stamp. Whether that is written down.
+    fn comes_to_rest(&mut self, of: u8) -> bool {
+        let since = self.core.quiet_since(DISK).expect("no change is under way");
+        self.core.rest_ssd(DISK, since, stamp(of))
+    }
+
+    /// The core flushes the image by itself, which ends so.
+    fn flushes(&mut self, result: Result<(), IoError>) {
+        self.core.apply(Event::MakeDurable { disk: DISK }, 0, &mut self.front);
+        let at = self.front.ios.iter().position(|io| io.kind == IoKind::Flush && io.target == IoTarget::Image);
+        self.front.end(&mut self.core, at.expect("a flush"), |_| result);
+    }
+}
+
+#[test]
+fn an_image_has_no_stamp_before_a_flush_vouches_for_it() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    assert_eq!(r.core.durability(DISK), Durability::Unflushed, "a process before may have written to it");
+    r.does(200, WRITE);
+    assert!(!r.comes_to_rest(1));
+    let answers = r.front.answers.len();
+    r.core.apply(Event::MakeDurable { disk: DISK }, 0, &mut r.front);
+    r.core.apply(Event::MakeDurable { disk: DISK }, 0, &mut r.front);
+    assert_eq!((r.of_image(), r.core.durability(DISK)), (vec![IoKind::Flush], Durability::NotNow), "one is enough");
+    assert!(!r.comes_to_rest(1));
+    r.rest();
+    assert_eq!(r.front.answers.len(), answers, "nobody has asked");
+    assert_eq!(r.core.durability(DISK), Durability::Whole);
+    assert!(r.comes_to_rest(1) && r.core.is_idle(DISK));
+    // One that must be durable is as well: had it failed, a part of it could be there.
+    r.does(201, Op::Write { fua: true });
+    assert_eq!(r.core.durability(DISK), Durability::Unflushed);
+    r.does(1, Op::Flush);
+    assert!(r.comes_to_rest(2), "a port's flush does as well");
+    r.core.check();
+}
+
+#[test]
+fn a_flush_that_began_beside_a_change_vouches_for_nothing() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    r.front.ask(&mut r.core, request(200, DISK, WRITE, 0, B));
+    while r.of_image().is_empty() {
+        r.complete(0);
+    }
+    r.front.ask(&mut r.core, request(1, DISK, Op::Flush, 0, 0));
+    let at = r.front.ios.iter().position(|io| io.kind == IoKind::Flush && io.target == IoTarget::Image);
+    r.complete(at.expect("the flush does not wait"));
+    assert_eq!(r.core.durability(DISK), Durability::NotNow);
+    r.rest();
+    assert_eq!(r.core.durability(DISK), Durability::Unflushed);
+}
+
+#[test]
+fn a_change_that_failed_is_vouched_for_by_the_next_flush_alone() {
+    let mut r = Rig::new();
+    (0..20).for_each(|block| _ = r.read(block));
+    r.does(1, Op::Flush);
+    assert_eq!(r.core.durability(DISK), Durability::Whole);
+    r.front.ask(&mut r.core, request(200, DISK, WRITE, 0, B));
+    while r.of_image().is_empty() {
+        r.complete(0);
+    }
+    let at = r.front.ios.iter().position(|io| io.target == IoTarget::Image).expect("the write");
+    r.front.end(&mut r.core, at, |_| Err(IoError::Io));
+    r.rest();
+    assert!(!r.comes_to_rest(1), "a part of it may be on the image");
+    r.flushes(Ok(()));
+    assert!(r.comes_to_rest(1));
+}
+
+#[test]
+fn after_a_failed_flush_nothing_of_the_disk_stays_and_its_ports_are_told() {
+    for by_port in [false, true] {
+        let mut r = Rig::new();
+        (0..20).for_each(|block| _ = r.read(block));
+        r.does(200, WRITE);
+        if by_port {
+            r.front.ask(&mut r.core, request(1, DISK, Op::Flush, 0, 0));
+            let at = r.front.ios.iter().position(|io| io.kind == IoKind::Flush && io.target == IoTarget::Image);
+            r.front.end(&mut r.core, at.expect("the flush"), |_| Err(IoError::Io));
+        } else {
+            r.flushes(Err(IoError::Io));
+            r.front.answers.clear();
+            r.does(1, Op::Flush);
+            assert_eq!(r.front.answers, [(1, Err(IoError::Lost))], "the guest's would have failed");
+        }
+        r.front.answers.clear();
+        r.does(1, Op::Flush);
+        assert_eq!(r.front.answers, [(1, Ok(()))]);
+        assert_eq!(r.core.durability(DISK), Durability::Never, "this one says nothing of what was lost");
+        assert!(!r.comes_to_rest(1) && r.core.ssd_use_of(DISK).is_none());
+        let before = r.core.ssd_stats_of(DISK).unwrap().blocks;
+        let (owner, _) = r.core.part_ssd(DISK).unwrap();
+        let after = r.core.ssd().unwrap().owner_stats(owner).blocks;
+        assert!(before > 10 && after == 0, "{before} blocks, then {after}");
+    }
+}
+
+/// What a disk reads as whose image lost what was written to it without a flush, while its times stayed as they were:
+/// it was at rest, and its last flush did not end before the store was stopped.
+fn read_after_loss<P: FaultInjection>(faults: P) -> u8 {
+    let mut flash = Flash(vec![0; REGION]);
+    let format = Format { store: StoreId([7; 16]), segment_bytes: SEGMENT };
+    let region = Region::format(&mut flash, format, BOOT, NoFaults).unwrap();
+    let mut r = Rig::with(flash, region, 0, faults);
+    (0..20).for_each(|block| _ = r.read(block));
+    r.does(200, WRITE);
+    (0..20).for_each(|block| _ = r.read(block));
+    r.comes_to_rest(1);
+    for _ in 0..4 {
+        r.core.apply(Event::Tick, 0, &mut r.front);
+        r.rest();
+    }
+    r.core.stop_ssd(&[]);
+    while !r.core.ssd().unwrap().is_stopped() {
+        r.core.apply(Event::Tick, 0, &mut r.front);
+        r.rest();
+    }
+    r.image[0] = 0;
+    r.again(1, NoFaults).read(0).0
+}
+
+#[test]
+fn what_an_image_lost_is_not_read_from_the_store() {
+    assert_eq!(read_after_loss(NoFaults), 0);
+    assert_eq!(read_after_loss(Planted(Bug::StampUnflushed)), 200, "the test does not see the bug");
 }

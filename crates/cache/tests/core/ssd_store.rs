@@ -7,6 +7,7 @@
 mod handover;
 mod links;
 mod parked;
+mod pins;
 
 use std::io;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};

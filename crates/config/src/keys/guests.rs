@@ -6,6 +6,7 @@ use super::Live::{Attach, Hand, Name, Reload, Restart, Set};
 use super::{Key, Kind, Section, key, names};
 use undercroft_engine::PolicyKind;
 use undercroft_engine::control::ControllerKind;
+use undercroft_engine::locking::LockMode;
 use undercroft_engine::shares::Hint;
 
 // What VMs, containers and disks have alike as nodes of the tree of shares.
@@ -321,6 +322,76 @@ pub const DISK: Section = Section {
              memory (vhost-user only). `auto` finds out which of the two ways saves more, and keeps whatever passes \
              where neither does. `capture` copies a page when the guest reuses it; `delayed` copies it shortly before \
              the guest evicts it, for guests that zero pages. `off` keeps whatever passes."
+        ),
+        key!(
+            "lock",
+            Text,
+            "`off`",
+            names!(LockMode),
+            Set(""),
+            "How blocks of the disk come to be locked, which means that they are never evicted. `off`: only those are \
+             that are pinned (`pins`, `undercroft pin`). `static`: also those that `lock_profile` names. `online`: \
+             also those that miss often, while that saves more misses than their room would; on a sample of the \
+             blocks this is compared with the same cache without locks, and where locks cost misses, all of these are \
+             given up for a while."
+        ),
+        key!(
+            "lock_budget",
+            Percentage,
+            "`25%`",
+            "`0.1%` to `90%`",
+            Set(""),
+            "How much of what the disk may keep may be locked, pinned blocks included. In a VM whose disks share one \
+             cache it is of that cache, and the last disk for which it is set counts."
+        ),
+        key!(
+            "lock_held",
+            Boolean,
+            "`false`",
+            "`true` or `false`",
+            Set(""),
+            "Whether a block stays locked though the guest holds it as well (see `exclusive`). Otherwise such a block \
+             is the first to go, and is locked again when the guest has evicted it. In a VM whose disks share one \
+             cache the last disk for which it is set counts."
+        ),
+        key!(
+            "miss_table",
+            Number,
+            "`20`",
+            "0 (off) to 4096",
+            Set(""),
+            "How many blocks the table of those that miss most has, which `undercroft misses` shows. About 500 bytes \
+             for each come out of the disk's share."
+        ),
+        key!(
+            "victim_buffer",
+            Number,
+            "`0`",
+            "0 (off) to 4096",
+            Set(""),
+            "How many blocks are kept a moment longer after they were evicted, in case that they are asked for again \
+             soon. They are a part of the share. In a VM whose disks share one cache the last disk for which it is \
+             set counts."
+        ),
+        key!(
+            "pins",
+            Path,
+            "none",
+            "a file that `undercroft pin --write` or `undercroft hot-set` wrote",
+            Set("none"),
+            "A file of blocks that are pinned: locked from when they are read first, whatever `lock` is. It is read \
+             when the disk is attached, by a reload and when it is set, and takes the place of what was pinned \
+             before. One that is of a disk of another size, or has more than `lock_budget`, is not used: the disk is \
+             served without these pins, and its status says why."
+        ),
+        key!(
+            "lock_profile",
+            Path,
+            "none",
+            "a file like those for `pins`",
+            Set("none"),
+            "A file of blocks that are locked from when they are read first, where `lock` is `static`; those that are \
+             past `lock_budget` are not. It is read as that of `pins` is."
         ),
         key!(
             "trust",

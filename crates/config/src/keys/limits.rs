@@ -3,6 +3,7 @@
 //! Owns the numbers. Never reads a file. Invariant: the words of the keys agree with them (a test of `keys` holds it).
 
 use std::time::Duration;
+use undercroft_engine::locking::misses;
 use undercroft_units::{KIB, MIB, Percent};
 
 /// What the host is called among nodes: no VM and no disk can be called that.
@@ -34,6 +35,18 @@ pub const WEIGHT_MAX: u32 = 10_000;
 pub const READAHEAD_BYTES_DEFAULT: u32 = 512 * KIB as u32;
 /// Largest read-ahead, in bytes.
 pub const READAHEAD_BYTES_MAX: u32 = 4 * MIB as u32;
+/// Part of what a disk may keep that may be locked.
+pub const LOCK_BUDGET_DEFAULT: Percent = Percent(2500);
+/// Bounds of that.
+pub const LOCK_BUDGET_RANGE: [Percent; 2] = [Percent(10), Percent(9000)];
+/// Blocks that the table of those that miss most shows.
+pub const MISS_TABLE_DEFAULT: u16 = misses::ENTRIES as u16;
+/// Most of them.
+pub const MISS_TABLE_MAX: u16 = misses::ENTRIES_MAX as u16;
+/// Most blocks of a victim buffer.
+pub const VICTIM_BUFFER_MAX: u16 = 4096;
+/// Longest file of blocks that are pinned, in bytes.
+pub const PIN_LIST_BYTES_MAX: u64 = 16 * MIB;
 /// Queues of a vhost-user device.
 pub const QUEUES_DEFAULT: u16 = 4;
 /// Most queues of a vhost-user device.

@@ -280,6 +280,13 @@ mod tests {
             assert_eq!(key(&NBD, name).default, format!("`{NBD_CONNECTIONS_DEFAULT}`"));
             assert!(key(&NBD, name).range.ends_with(&NBD_CONNECTIONS_MAX.to_string()));
         }
+        let [least, most] = LOCK_BUDGET_RANGE;
+        assert_eq!(key(&DISK, "lock_budget").default, format!("`{LOCK_BUDGET_DEFAULT}`"));
+        assert_eq!(key(&DISK, "lock_budget").range, format!("`{least}` to `{most}`"));
+        assert_eq!(most.0 / 10, u32::from(undercroft_engine::LOCK_PERMILLE_MAX), "no more than the engine takes");
+        assert_eq!(key(&DISK, "miss_table").default, format!("`{MISS_TABLE_DEFAULT}`"));
+        assert!(key(&DISK, "miss_table").range.ends_with(&MISS_TABLE_MAX.to_string()));
+        assert!(key(&DISK, "victim_buffer").range.ends_with(&VICTIM_BUFFER_MAX.to_string()));
         assert_eq!(key(&DISK, "weight").default, format!("`{WEIGHT_DEFAULT}`"));
         assert!(key(&DISK, "weight").range.ends_with(&WEIGHT_MAX.to_string()));
         assert_eq!(key(&DISK, "queues").default, format!("`{QUEUES_DEFAULT}`"));

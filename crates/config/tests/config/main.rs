@@ -4,6 +4,7 @@
 
 mod changes;
 mod kept;
+mod locks;
 mod place;
 mod pools;
 mod pressure;
@@ -220,8 +221,10 @@ fn the_example_is_good_with_every_line_uncommented() {
         .replace("/dev/vg0/web-data", place.at("b.raw").to_str().unwrap())
         .replace("/var/lib/undercroft", place.dir.path().to_str().unwrap())
         .replace("/run/undercroft", place.dir.path().to_str().unwrap());
+    fs::write(place.at("web.pins"), "{\"size_bytes\": 4096, \"ranges\": [[0, 1]]}").unwrap();
     let plan = place.good(&whole);
     assert_eq!(plan.disks.len(), 3);
+    assert!(plan.disks.iter().any(|d| d.pins == Some(place.at("web.pins"))), "its pins were uncommented");
     assert!(whole.contains("\n[nbd]\n") && plan.nbd.len() == 3, "the example was uncommented");
     // Its values are the defaults where it says so.
     let defaults = place.resolve("").plan;

@@ -60,6 +60,17 @@ pub(crate) struct Left {
     /// Of disks that have lost something: who has not been told yet.
     #[serde(default)]
     pub(crate) untold: Vec<LeftUntold>,
+    /// What was pinned by hand, or named by a profile, which no file says.
+    #[serde(default)]
+    pub(crate) pins: Vec<LeftPins>,
+}
+
+/// What was pinned of a disk, or named by its profile, by hand: where each range begins, and its bytes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LeftPins {
+    pub(crate) disk: String,
+    pub(crate) pins: Option<Vec<(u64, u64)>>,
+    pub(crate) profile: Option<Vec<(u64, u64)>>,
 }
 
 /// So many ports of a disk are to be told that it has lost something.

@@ -5,7 +5,7 @@
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call, not_found, wrong_method};
 pub use super::description::openapi;
-use super::{Caller, Daemon, disks, hot_sets, metrics, nodes, recordings, ssd};
+use super::{Caller, Daemon, disks, hot_sets, locks, metrics, nodes, recordings, ssd};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -30,6 +30,17 @@ pub(crate) fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/disks/{name}/drop-cache", post(disks::drop_cache))
         .route("/v1/disks/{name}/hot-set", get(hot_sets::get_hot_set))
         .route("/v1/disks/{name}/warm", post(hot_sets::post_warm).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)))
+        .route(
+            "/v1/disks/{name}/pins",
+            get(locks::get_pins).put(locks::put_pins).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)),
+        )
+        .route(
+            "/v1/disks/{name}/lock-profile",
+            put(locks::put_lock_profile).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)),
+        )
+        .route("/v1/disks/{name}/blocks/{offset}", get(locks::get_block))
+        .route("/v1/disks/{name}/misses", get(locks::get_misses))
+        .route("/v1/nodes/{name}/misses", get(locks::get_node_misses))
         .route("/v1/shares", get(nodes::get_shares))
         .route("/v1/nodes/{name}", get(nodes::get_node).patch(nodes::patch_node).put(nodes::put_node))
         .route("/v1/nodes/{name}/events", get(nodes::get_node_events))

@@ -2,7 +2,7 @@
 //!
 //! Owns the list of both. Never answers anything. Invariant: docs/openapi.json is what it says (a test).
 
-use super::{api, disks, hot_sets, nodes, recordings, ssd};
+use super::{api, disks, hot_sets, locks, nodes, recordings, ssd};
 use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
@@ -16,8 +16,9 @@ use undercroft_api::status::{
     ReloadReport, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use undercroft_api::{
-    ContainerRanges, Dropped, ErrorBody, NextStatus, NodeChanged, NodeSettings, NodeSsdStatus, NodeStatus,
-    RangesStatus, RangesTaken, ShareEvent, SharesStatus,
+    BlockStatus, ContainerRanges, Dropped, ErrorBody, LockStatus, MissedBlock, MissesStatus, NextStatus, NodeChanged,
+    NodeSettings, NodeSsdStatus, NodeStatus, OnlineStatus, PinsStatus, ProfileTaken, RangesStatus, RangesTaken,
+    ShareEvent, SharesStatus, VictimBufferStatus,
 };
 use undercroft_config::DiskSpec;
 use undercroft_hostmem::ksm::{Numbers, Settings};
@@ -42,6 +43,12 @@ use utoipa::OpenApi;
         disks::drop_cache,
         hot_sets::get_hot_set,
         hot_sets::post_warm,
+        locks::get_pins,
+        locks::put_pins,
+        locks::put_lock_profile,
+        locks::get_block,
+        locks::get_misses,
+        locks::get_node_misses,
         nodes::get_shares,
         nodes::get_node,
         nodes::patch_node,
@@ -91,6 +98,14 @@ use utoipa::OpenApi;
         FrontendStatus,
         FrontendKind,
         CacheStatus,
+        LockStatus,
+        VictimBufferStatus,
+        OnlineStatus,
+        PinsStatus,
+        ProfileTaken,
+        BlockStatus,
+        MissesStatus,
+        MissedBlock,
         DiskCounters,
         DiskLatency,
         LatencySnapshot,

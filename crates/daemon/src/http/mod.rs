@@ -10,6 +10,7 @@ mod control_stream;
 mod description;
 mod disks;
 mod hot_sets;
+mod locks;
 pub mod metrics;
 mod nodes;
 mod recordings;
@@ -25,8 +26,9 @@ use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
-    ControlError, DiskStatus, KsmStatus, NodeChange, NodeChanged, NodeStatus, RangesStatus, RangesTaken,
-    RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SsdStatus, Status, StoreStatus,
+    BlockStatus, ControlError, DiskStatus, KsmStatus, MissesStatus, NodeChange, NodeChanged, NodeStatus, PinsStatus,
+    ProfileTaken, RangesStatus, RangesTaken, RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SsdStatus,
+    Status, StoreStatus,
 };
 use undercroft_config::DiskSpec;
 use undercroft_host::Passed;
@@ -188,6 +190,44 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// `NotFound`; `Invalid` if they are of a disk of another size.
     fn warm(&self, name: &str, set: HotSet, budget_bytes: Option<u64>, by: &Caller) -> Result<Warming, ControlError>;
+
+    /// What is pinned of a disk.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn pins(&self, name: &str) -> Result<PinsStatus, ControlError>;
+
+    /// Pins blocks of a disk in place of those that are, if these are of one of the versions that are `expected`. All
+    /// or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if they are of a disk of another size; `Conflict` if they are more than may be locked;
+    /// `Stale` if what is pinned is of none of the versions that are expected.
+    fn set_pins(
+        &self,
+        name: &str,
+        list: HotSet,
+        expected: Option<Vec<u64>>,
+        by: &Caller,
+    ) -> Result<PinsStatus, ControlError>;
+
+    /// Names the blocks that are locked where `lock` is `static`.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if they are of a disk of another size; `Conflict` if `lock` is something else.
+    fn set_lock_profile(&self, name: &str, list: HotSet, by: &Caller) -> Result<ProfileTaken, ControlError>;
+
+    /// What is known of the block that has this byte of the disk.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the disk has no such byte.
+    fn block(&self, name: &str, byte: u64) -> Result<BlockStatus, ControlError>;
+
+    /// The blocks that miss most, of a disk, or of all disks of a VM, a container or the host.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn misses(&self, node: &str) -> Result<MissesStatus, ControlError>;
 
     /// Reads the configuration file again and does what can be done live. See `ServePlan::difference`.
     ///

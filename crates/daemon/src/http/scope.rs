@@ -1,8 +1,9 @@
 //! The API on a VM's own control socket: what is below that VM, and nothing else.
 //!
-//! Owns who may do what there. Invariants: what can be set is listed here, by key; only ranges, and settings of
-//! containers and disks of the VM that divide what the VM has, and who divides it, are in these lists; no other VM's
-//! name is ever in an answer, whether there is one of that name or not.
+//! Owns who may do what there. Invariants: what can be set is listed here, by key; only ranges, pins, and settings of
+//! containers and disks of the VM that divide what the VM has, and who divides it, or say which of its blocks are kept
+//! in that, are in these lists; no other VM's name is ever in an answer, whether there is one of that name or not, and
+//! no path of the host that the VM's owner has not named.
 //!
 //! The rule for what is refused: a name that is not below the VM does not exist here (404), with the same words whether
 //! there is one of that name on the host or not; a call that is the host's alone is forbidden (403), whatever it names.
@@ -14,6 +15,7 @@
 //! storage.
 
 use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of, not_found, wrong_method};
+use super::locks::{block_of, with_version};
 use super::nodes::{changed, expected, list_of, tagged};
 use super::{Caller, Daemon, api};
 use axum::body::Bytes;
@@ -27,13 +29,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use undercroft_api::NodeChange;
 use undercroft_api::body::{BODY_BYTES_MAX, parse_node, parse_whole_node};
+use undercroft_api::hot_set;
 use undercroft_api::ranges;
 use undercroft_api::shares::{NodeStatus, ShareEvent, SharesStatus};
+use undercroft_api::{BlockStatus, MissesStatus, PinsStatus, ProfileTaken, RangesStatus, RangesTaken};
 use undercroft_api::{ControlError, ControlErrorKind, NodeSettings};
-use undercroft_api::{RangesStatus, RangesTaken};
 
 /// What can be set for containers and disks of the VM: a key that is not here is the host's, also one that comes later.
-const BELOW: [&str; 8] = ["weight", "floor", "ceiling", "controller", "goal", "policy", "store", "hint"];
+const BELOW: [&str; 13] = [
+    "weight",
+    "floor",
+    "ceiling",
+    "controller",
+    "goal",
+    "policy",
+    "store",
+    "hint",
+    "lock",
+    "lock_budget",
+    "lock_held",
+    "miss_table",
+    "victim_buffer",
+];
 /// What can be set for the VM itself: how what it has is divided and kept, not how much that is.
 const ITSELF: [&str; 3] = ["controller", "policy", "store"];
 
@@ -53,6 +70,17 @@ pub(super) fn router(daemon: Arc<dyn Daemon>, vm: &str, host: PathBuf) -> Router
         .route("/v1/nodes/{name}", get(get_node).patch(patch_node).put(put_node))
         .route("/v1/nodes/{name}/events", get(get_node_events))
         .route("/v1/disks/{name}/ranges", get(get_ranges))
+        .route("/v1/nodes/{name}/misses", get(get_node_misses))
+        .route(
+            "/v1/disks/{name}/pins",
+            get(get_pins).put(put_pins).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)),
+        )
+        .route(
+            "/v1/disks/{name}/lock-profile",
+            put(put_lock_profile).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)),
+        )
+        .route("/v1/disks/{name}/blocks/{offset}", get(get_block))
+        .route("/v1/disks/{name}/misses", get(get_misses))
         .route("/v1/ranges", put(put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
         .route("/v1/version", get(api::version))
         .route("/openapi.json", get(api::openapi_json))
@@ -180,9 +208,18 @@ impl Scope {
     }
 }
 
-/// Takes out of what is set what is no business of the VM's: where on the host its disk is a file.
+/// Keys whose values are paths on the host, which are no business of the VM's.
+const PATHS: [&str; 3] = ["fuse", "pins", "lock_profile"];
+
+/// Takes these out of what is set.
 fn keep_private(set: &mut NodeSettings) {
-    set.keys.remove("fuse");
+    PATHS.iter().for_each(|key| _ = set.keys.remove(*key));
+}
+
+/// Takes them out of what is said of pins.
+fn without_paths(pins: PinsStatus) -> PinsStatus {
+    let problem = pins.problem.map(|_| "whoever runs the host can see why on the host's control socket".to_string());
+    PinsStatus { file: None, problem, ..pins }
 }
 
 async fn refuse(State(s): State<Scope>, uri: Uri) -> Refused {
@@ -259,4 +296,69 @@ async fn put_ranges(
     .await
     .map(Json)
     .map_err(Refused::from)
+}
+
+async fn get_pins(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Result<Response, Refused> {
+    let name = name_of(name)?;
+    let pins = call(s.daemon.clone(), move |d| d.pins(&s.disk(d, &name)?)).await?;
+    Ok(with_version(without_paths(pins)))
+}
+
+async fn put_pins(
+    State(s): State<Scope>,
+    Extension(by): Extension<Caller>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Refused> {
+    let (name, versions, list) = (name_of(name)?, expected(&headers)?, hot_set::parse(&bytes_of(body)?)?);
+    let pins = call(s.daemon.clone(), move |d| {
+        let name = s.disk(d, &name)?;
+        d.set_pins(&name, list, versions, &by).map_err(|e| too_many(&name, e))
+    });
+    Ok(with_version(without_paths(pins.await?)))
+}
+
+/// Why pins were refused that are more than there is room for, with what the VM's owner may do.
+fn too_many(name: &str, e: ControlError) -> ControlError {
+    match e.kind {
+        ControlErrorKind::Conflict => ControlError {
+            remedy: format!(
+                "pin less, or set a larger budget (`undercroft set {name} --lock-budget PERCENT`), or ask whoever runs \
+                 the host for a larger share"
+            ),
+            ..e
+        },
+        _ => e,
+    }
+}
+
+async fn put_lock_profile(
+    State(s): State<Scope>,
+    Extension(by): Extension<Caller>,
+    name: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<ProfileTaken> {
+    let (name, list) = (name_of(name)?, hot_set::parse(&bytes_of(body)?)?);
+    let taken = call(s.daemon.clone(), move |d| d.set_lock_profile(&s.disk(d, &name)?, list, &by)).await;
+    taken.map(Json).map_err(Refused::from)
+}
+
+async fn get_block(
+    State(s): State<Scope>,
+    place: Result<Path<(String, String)>, PathRejection>,
+) -> Answer<BlockStatus> {
+    let (name, byte) = block_of(place)?;
+    call(s.daemon.clone(), move |d| d.block(&s.disk(d, &name)?, byte)).await.map(Json).map_err(Refused::from)
+}
+
+async fn get_misses(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Answer<MissesStatus> {
+    let name = name_of(name)?;
+    call(s.daemon.clone(), move |d| d.misses(&s.disk(d, &name)?)).await.map(Json).map_err(Refused::from)
+}
+
+async fn get_node_misses(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Answer<MissesStatus> {
+    let name = name_of(name)?;
+    let misses = call(s.daemon.clone(), move |d| d.misses(&s.name(d, &name)?).map_err(|e| s.discreet(d, e)));
+    misses.await.map(Json).map_err(Refused::from)
 }

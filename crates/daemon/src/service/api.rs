@@ -4,15 +4,15 @@
 //! it was, or says in its error what it could not take back.
 
 use super::reload::log_reload;
-use super::{Service, disk};
+use super::{Service, disk, pinning};
 use crate::http::{Caller, Daemon};
 use std::sync::Arc;
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
-    DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
-    ShareEvent, SharesStatus, SsdStatus, Status, StoreStatus,
+    BlockStatus, DiskStatus, KsmStatus, MissesStatus, NodeChanged, NodeStatus, PinsStatus, ProfileTaken, RangesStatus,
+    RangesTaken, RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SsdStatus, Status, StoreStatus,
 };
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, DiskSpec, Machine, NodeChange, ServePlan};
 use undercroft_host::Passed;
@@ -31,13 +31,14 @@ impl Daemon for Service {
     }
 
     fn change_disk(&self, name: &str, change: NodeChange, by: &Caller) -> Result<DiskStatus, ControlError> {
+        let of_lists = self.list_change(name, &change);
         let _change = self.change.lock();
         if self.waiting(name).is_none() {
             self.find(name)?;
         }
         let now = self.plan();
         let plan = now.with_change(name, &change)?;
-        self.reach(&now, plan, name, by)?;
+        self.reach(&now, plan, name, &of_lists, by)?;
         self.disk(name)
     }
 
@@ -121,13 +122,14 @@ impl Daemon for Service {
         let plan = now.with_disk(&spec, &Machine::here())?;
         // An image that does not answer keeps who asks for it, and nobody who wants to change something else.
         let mut opened = disk::open(added(&now, &plan)?.clone(), plan.store.deduplicate)?;
+        let lists = pinning::check(&opened)?;
         let _change = self.change.lock();
         let before = self.plan();
         // What was changed meanwhile counts.
         let plan = if Arc::ptr_eq(&before, &now) { plan } else { before.with_disk(&spec, &Machine::here())? };
         opened.plan = added(&before, &plan)?.clone();
         let (name, location) = (opened.plan.name.clone(), opened.plan.image.location.clone());
-        let served = self.attach(plan, opened)?;
+        let served = self.attach(plan, opened, &lists)?;
         self.hurry_shares();
         tracing::info!("changed by {by}: disk \"{name}\" attached, image {location}");
         self.status_of(&served)
@@ -176,6 +178,32 @@ impl Daemon for Service {
         let warming = self.warm_disk(name, set, budget_bytes)?;
         tracing::info!("asked by {by}: disk \"{name}\" fetches {} that were hot elsewhere", Size(warming.wanted_bytes));
         Ok(warming)
+    }
+
+    fn pins(&self, name: &str) -> Result<PinsStatus, ControlError> {
+        self.pins_of(name)
+    }
+
+    fn set_pins(
+        &self,
+        name: &str,
+        list: HotSet,
+        expected: Option<Vec<u64>>,
+        by: &Caller,
+    ) -> Result<PinsStatus, ControlError> {
+        self.pin_disk(name, list, expected, by)
+    }
+
+    fn set_lock_profile(&self, name: &str, list: HotSet, by: &Caller) -> Result<ProfileTaken, ControlError> {
+        self.set_profile(name, list, by)
+    }
+
+    fn block(&self, name: &str, byte: u64) -> Result<BlockStatus, ControlError> {
+        self.block_of(name, byte)
+    }
+
+    fn misses(&self, node: &str) -> Result<MissesStatus, ControlError> {
+        self.misses_of(node)
     }
 
     fn reload(&self, detach_most: bool, by: &Caller) -> Result<ReloadReport, ControlError> {

@@ -7,10 +7,11 @@
 
 use super::laps::Laps;
 use super::leaving::kept_stamp;
+use super::pinning;
 use super::ssd::{ComingSsd, refusal as ssd_refusal};
 use super::{ServedDisk, Service, ServiceError};
 use crate::handover::channel::Channel;
-use crate::handover::letters::{self, Begin, FORM, Left, LeftUntold, Offer, Prepared, Ready};
+use crate::handover::letters::{self, Begin, FORM, Left, LeftPins, LeftUntold, Offer, Prepared, Ready};
 use crate::worker::WorkerHandle;
 use std::collections::HashMap;
 use std::io;
@@ -19,8 +20,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_backend::ImageFiles;
-use undercroft_cache::{KeptDisk, KeptList};
-use undercroft_config::ServePlan;
+use undercroft_cache::{ByteRange, KeptDisk, KeptList};
+use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::socket::{forget_passed, keep_files, pass_listener};
 use undercroft_frontend::vhost::{Established, Starter};
 use undercroft_host::SharedMemory;
@@ -44,6 +45,8 @@ pub(crate) struct Arrival {
     ssd: Option<ComingSsd>,
     /// Of disks that have lost something: who is to be told.
     untold: Vec<LeftUntold>,
+    /// What was pinned there by hand.
+    pins: Vec<LeftPins>,
     problem: Option<String>,
     /// What it took since the other process has told all: nobody serves meanwhile.
     laps: Laps,
@@ -78,9 +81,9 @@ impl Service {
             let (disks, sessions, starters) = (offer.disks, HashMap::new(), Vec::new());
             let channel = Some(channel);
             let (snapshot, ssd, problem, laps) = (None, None, None, Laps::default());
-            let untold = Vec::new();
+            let (untold, pins) = (Vec::new(), Vec::new());
             let mut arrival =
-                Arrival { channel, disks, places, snapshot, sessions, starters, ssd, untold, problem, laps };
+                Arrival { channel, disks, places, snapshot, sessions, starters, ssd, untold, pins, problem, laps };
             arrival.take(same, &service)?;
             return Ok((service, arrival));
         }
@@ -133,7 +136,8 @@ impl Arrival {
         let (disks, sessions, starters) = (Vec::new(), HashMap::new(), Vec::new());
         let places = snapshot.disks.iter().map(|d| (d.name.clone(), d.worker as usize)).collect();
         let (snapshot, ssd, problem, laps) = (Some(snapshot), None, None, Laps::default());
-        Self { channel: None, disks, places, snapshot, sessions, starters, ssd, untold: Vec::new(), problem, laps }
+        let (channel, untold, pins) = (None, Vec::new(), Vec::new());
+        Self { channel, disks, places, snapshot, sessions, starters, ssd, untold, pins, problem, laps }
     }
 
     /// Whether the other process is there, and goes on if this one does not.
@@ -173,7 +177,7 @@ impl Arrival {
             self.ssd = Some(service.make_ssd(ssd, &mut fds)?);
         }
         service.expect_files(left.files, &mut fds)?;
-        self.untold = left.untold;
+        (self.untold, self.pins) = (left.untold, left.pins);
         match KeptList::decode(&list) {
             Ok(snapshot) if keeps => self.snapshot = Some(snapshot),
             Ok(_) => tracing::info!("what was cached is not: the store is another, or `keep` is not set"),
@@ -212,6 +216,18 @@ impl Arrival {
             let Some(disk) = service.disks().into_iter().find(|d| d.info().name == disk) else { continue };
             let id = disk.id();
             let _ = disk.host().worker.wait_for(move |w| w.core().owe(id, ports));
+        }
+    }
+
+    /// Pins of a disk what was pinned by hand in the other process, in place of what its file says; and has its profile
+    /// name what it named.
+    pub(super) fn pin(&mut self, disk: &ServedDisk, plan: &DiskPlan) {
+        if let Some(at) = self.pins.iter().position(|p| p.disk == disk.info().name) {
+            let LeftPins { pins, profile, .. } = self.pins.swap_remove(at);
+            let ranges = |all: Vec<(u64, u64)>| -> Vec<ByteRange> {
+                all.into_iter().map(|(offset, bytes)| ByteRange { offset, bytes }).collect()
+            };
+            pinning::take_over(disk, plan, pins.map(ranges), profile.map(ranges));
         }
     }
 

@@ -7,6 +7,7 @@ use super::file_hints::file_hint;
 use super::images::ImageFile;
 use super::left_files::{LeftFiles, keeper, origin};
 use super::obstacles;
+use super::pinning::Pinning;
 use super::residence::{self, Residence};
 use super::ssd::Gone;
 use super::warming::Round;
@@ -70,6 +71,8 @@ pub struct ServedDisk {
     residence: Residence,
     /// What it fetches of what was hot elsewhere.
     warming: Round,
+    /// From whom it has lists of blocks that are locked.
+    pinning: Pinning,
 }
 
 /// The rest of a detach, in the background.
@@ -221,6 +224,7 @@ impl ServedDisk {
             ranges: Mutex::new(ranges),
             residence,
             warming: Round::default(),
+            pinning: Pinning::default(),
         };
         // So that there is something to say about it from now on.
         served.report();
@@ -328,6 +332,11 @@ impl ServedDisk {
     /// What it fetches of what was hot elsewhere.
     pub(super) fn warming(&self) -> &Round {
         &self.warming
+    }
+
+    /// From whom it has lists of blocks that are locked.
+    pub(super) fn pinning(&self) -> &Pinning {
+        &self.pinning
     }
 
     /// The file that its image was opened from.

@@ -125,6 +125,7 @@ impl Service {
         expected: Option<Vec<u64>>,
         by: &Caller,
     ) -> Result<NodeChanged, ControlError> {
+        let of_lists = self.list_change(name, change);
         // Nobody else changes, attaches or reloads until this is done, and the answer is of what was done here.
         let _change = self.change.lock();
         let now = self.plan();
@@ -137,7 +138,7 @@ impl Service {
         if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
             return Err(ControlError::stale(&name, &expected, previous));
         }
-        self.reach(&now, now.with_node(&name, change)?, &name, by)?;
+        self.reach(&now, now.with_node(&name, change)?, &name, &of_lists, by)?;
         Ok(NodeChanged { node: self.node_status(&name)?, previous })
     }
 }

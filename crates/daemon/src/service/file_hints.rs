@@ -4,6 +4,7 @@
 //! is noted. Invariant: what a file says of its disk's hint is what the plan says, once a change is done.
 
 use super::Service;
+use super::pinning::ListChange;
 use crate::http::Caller;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,8 +33,9 @@ impl Service {
             let Some((hint, path)) = asked else { continue };
             let (now, name) = (self.plan(), &disk.info().name);
             let change = NodeChange::default().with("hint", Written::Text(hint.to_owned()));
-            let reached =
-                now.with_change(name, &change).and_then(|plan| self.reach(&now, plan, name, &Caller::File(path)));
+            let reached = now
+                .with_change(name, &change)
+                .and_then(|plan| self.reach(&now, plan, name, &ListChange::default(), &Caller::File(path)));
             if let Err(e) = reached {
                 tracing::error!(disk = name, "the hint {hint}, which its file was given, is not set: {e}");
             }

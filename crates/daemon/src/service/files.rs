@@ -4,6 +4,7 @@
 //! Invariant: a change is done as a whole or not at all: what was mounted for one that fails is unmounted again.
 
 use super::disk::ServedDisk;
+use super::pinning::{Kept, ListChange};
 use super::reload::log_changes;
 use super::{Service, ServiceError};
 use crate::http::Caller;
@@ -18,23 +19,41 @@ struct Filing {
 }
 
 impl Service {
-    /// Brings about `plan`, which `now` became by a change of the node `name` by hand. The caller holds `change`.
+    /// Brings about `plan`, which `now` became by a change of the node `name` by hand; of lists of blocks that says
+    /// `of_lists`. The caller holds `change`.
     ///
     /// # Errors
     /// Nothing has changed.
-    pub(super) fn reach(&self, now: &ServePlan, plan: ServePlan, name: &str, by: &Caller) -> Result<(), ControlError> {
+    pub(super) fn reach(
+        &self,
+        now: &ServePlan,
+        plan: ServePlan,
+        name: &str,
+        of_lists: &ListChange,
+        by: &Caller,
+    ) -> Result<(), ControlError> {
+        let kept = self.keep_lists(now, &plan, name, of_lists)?;
+        let give_back = || kept.into_iter().for_each(Kept::give_back);
         let filing = self.begin_filing(&plan, name)?;
         let reached = match self.apply(plan, |d| d.is_of(name)) {
             Ok(reached) => reached,
             Err(e) => {
                 filing.and_then(|f| f.new).into_iter().for_each(FuseServer::stop);
+                give_back();
                 return Err(e);
             }
         };
-        if let Some(filing) = filing
-            && let Err(e) = filing.finish()
-        {
+        let listed = self.follow_lists(now, &reached, name, of_lists);
+        let done = match (listed, filing) {
+            (Ok(()), filing) => filing.map_or(Ok(()), Filing::finish),
+            (Err(e), filing) => {
+                filing.and_then(|f| f.new).into_iter().for_each(FuseServer::stop);
+                Err(e)
+            }
+        };
+        if let Err(e) = done {
             self.settle(now.clone());
+            give_back();
             return Err(e);
         }
         log_changes(now, &reached, by);

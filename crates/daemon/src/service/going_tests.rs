@@ -51,7 +51,7 @@ fn a_disk_that_cannot_be_reached_and_does_not_go_keeps_what_it_has() {
     let service = Service::start(alone).unwrap();
     let (opened, close) = stubborn(dir.path(), &whole);
     let change = service.change.lock();
-    let e = service.attach(whole, opened).err().expect("there is no such directory").to_string();
+    let e = service.attach(whole, opened, &Default::default()).err().expect("there is no such directory").to_string();
     assert!(e.contains("nowhere/b.sock"), "{e}");
     drop(change);
     let plan = service.plan();

@@ -9,9 +9,9 @@
 
 use super::disk::{self, ServedDisk};
 use super::laps::Laps;
-use super::{CHANGE_WAIT, Service, ServiceError, scan};
+use super::{CHANGE_WAIT, Service, ServiceError, pinning, scan};
 use crate::handover::channel::Channel;
-use crate::handover::letters::{self, Begin, FORM, Left, LeftSession, LeftUntold, Offer, Prepared, Ready};
+use crate::handover::letters::{self, Begin, FORM, Left, LeftPins, LeftSession, LeftUntold, Offer, Prepared, Ready};
 use crate::http::Caller;
 use crate::systemd;
 use crate::worker::LaidDown;
@@ -310,6 +310,7 @@ impl Service {
         }
         left.files = self.tell_files(&mut fds)?;
         left.untold = self.tell_untold(rest)?;
+        left.pins = tell_pins(rest)?;
         let (places, mut all): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         left.listeners = places;
         all.extend(fds);
@@ -406,6 +407,21 @@ impl Service {
             _ => tracing::error!(disk = name, "its image is not open any more; its requests wait until a restart"),
         }
     }
+}
+
+/// What was pinned by hand, and named by a profile.
+fn tell_pins(rest: &Rest) -> io::Result<Vec<LeftPins>> {
+    let disks = rest.disks.iter().map(|d| &d.disk);
+    let named = disks.filter(|disk| disk.pinning().is_by_hand() || disk.pinning().is_profile_by_hand());
+    let of = |disk: &Arc<ServedDisk>| {
+        let [pins, profile] = pinning::named(disk).map_err(io::Error::other)?;
+        Ok(LeftPins {
+            disk: disk.info().name.clone(),
+            pins: disk.pinning().is_by_hand().then_some(pins),
+            profile: disk.pinning().is_profile_by_hand().then_some(profile),
+        })
+    };
+    named.map(of).collect()
 }
 
 /// What is written of an image in the list of what is cached.

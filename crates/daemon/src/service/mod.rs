@@ -6,6 +6,7 @@
 
 mod api;
 mod arriving;
+mod blocks;
 mod devices;
 mod disk;
 mod division;
@@ -23,6 +24,7 @@ mod limits;
 mod locks;
 mod memory;
 pub mod obstacles;
+mod pinning;
 mod placing;
 mod pools;
 mod ranges;
@@ -142,8 +144,13 @@ impl Service {
     }
 
     /// Attaches a disk of `plan`, which is what is served now and this disk. The caller holds `change`, and has opened
-    /// the image before.
-    fn attach(&self, plan: ServePlan, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ControlError> {
+    /// the image, and read its lists, before.
+    fn attach(
+        &self,
+        plan: ServePlan,
+        mut opened: disk::Opened,
+        lists: &pinning::Lists,
+    ) -> Result<Arc<ServedDisk>, ControlError> {
         if self.is_stopping() {
             return Err(ServiceError::Stopping.into());
         }
@@ -157,6 +164,9 @@ impl Service {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
                 self.join_pools(&plan);
+                if let Some(&own) = plan.by_name().get(name.as_str()) {
+                    pinning::begin(&served, own, lists);
+                }
                 self.adopt(plan);
                 Ok(served)
             }
@@ -306,6 +316,8 @@ fn write<T>(l: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 
 #[cfg(test)]
 mod going_tests;
+#[cfg(test)]
+mod pinning_tests;
 #[cfg(test)]
 mod plan_for_tests;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use super::pools::Together;
 use super::shown;
-use super::{ServedDisk, Service};
+use super::{ServedDisk, Service, pinning};
 use crate::record::{self, Ready, Reason, Recorder, Watched};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,9 @@ use undercroft_api::record::RecordingStatus;
 use undercroft_config::images::{self, Identity};
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_engine::ExclusiveMode;
+use undercroft_engine::locking::LockSettings;
 use undercroft_host::Passed;
-use undercroft_trace::recording::RecordedDisk;
+use undercroft_trace::recording::{RecordedDisk, RecordedLocks};
 
 /// How long an order to end waits for the file, and between two looks at it.
 const STOP_WAITS: Duration = Duration::from_secs(2);
@@ -57,6 +58,13 @@ impl Drop for Opening<'_> {
     }
 }
 
+/// How blocks of it come to be locked, for a replay.
+fn locks(plan: &DiskPlan, disk: &ServedDisk) -> RecordedLocks {
+    let LockSettings { mode, budget_permille, keep_held, miss_entries, victim_blocks } = plan.settings.locking;
+    let (mode, [pins, profile]) = (mode.name().to_owned(), pinning::named(disk).unwrap_or_default());
+    RecordedLocks { mode, budget_permille, keep_held, miss_entries, victim_blocks, pins, profile }
+}
+
 fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
     let exclusive = match plan.settings.exclusive {
         ExclusiveMode::Off => "off".to_string(),
@@ -75,6 +83,7 @@ fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
         exclusive,
         shares_content: disk.group().is_some() || disk.layer().is_some(),
         together_with: together.with(&plan.name).first().map(|first| first.disk.info().name.clone()),
+        locks: locks(plan, disk),
         ..RecordedDisk::default()
     };
     Watched { worker: disk.worker_number(), id: disk.id(), about }

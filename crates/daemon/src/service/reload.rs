@@ -4,6 +4,7 @@
 //! Invariant: every change is a line of the log.
 
 use super::locks::Held;
+use super::pinning::Lists;
 use super::waiting::FirstTry;
 use super::{Service, ServiceError};
 use crate::http::Caller;
@@ -26,6 +27,8 @@ struct Planned {
     /// What is to be served.
     result: ServePlan,
     change: PlanChange,
+    /// The lists that its disks name.
+    lists: Lists,
 }
 
 impl Service {
@@ -33,7 +36,7 @@ impl Service {
     /// its own, while other changes go on: the report tells of those that opened in time.
     pub(super) fn follow_file(&self, detach_most: bool) -> Result<ReloadReport, ControlError> {
         let (held, planned) = self.planned_by_file()?;
-        let Planned { now, result, change } = planned;
+        let Planned { now, result, change, lists } = planned;
         if change.result.is_none() {
             // Not a part of it holds: what is served, what waits and what was set by hand stay.
             return Ok(ReloadReport { needs_restart: change.needs_restart, ..ReloadReport::default() });
@@ -59,6 +62,9 @@ impl Service {
         self.forget_waiting(|_| true);
         self.report_changes(&change, &wanted, &result, &mut report);
         self.follow_sections(&change, &result, &mut report);
+        let (reread, unread) = self.reread_lists(&result, &lists);
+        report.changed.extend(reread);
+        report.failed.extend(unread);
         self.adopt(result);
         self.left_files.sort_out(&self.plan());
         self.hurry_shares();
@@ -83,8 +89,8 @@ impl Service {
         Ok(report)
     }
 
-    /// What the file changes, and the right to make changes. The file and images are looked at without that, because
-    /// they may keep us; if something else was changed meanwhile, again.
+    /// What the file changes, and the right to make changes. The file, its lists and images are looked at without that,
+    /// because they may keep us; if something else was changed meanwhile, again.
     fn planned_by_file(&self) -> Result<(Held<'_, ()>, Planned), ControlError> {
         for _ in 0..PLANS_MAX {
             let (seen, planned) = (self.plan(), self.plan_of_file()?);
@@ -105,7 +111,8 @@ impl Service {
         let mut now = ServePlan::clone(&plan);
         now.disks = self.disks_not_waiting(&plan).cloned().collect();
         let (result, change) = now.reread()?;
-        Ok(Planned { now, result, change })
+        let lists = Lists::of(&result.disks);
+        Ok(Planned { now, result, change, lists })
     }
 
     fn disks_not_waiting<'a>(&self, plan: &'a ServePlan) -> impl Iterator<Item = &'a DiskPlan> {

@@ -35,6 +35,8 @@ const STEP: Duration = Duration::from_millis(250);
 /// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of
 /// others.
 const HURRIED: Duration = Duration::from_secs(1);
+/// Between two tries to pin what was more than a disk's share allowed.
+const PINS_RETRY: Duration = Duration::from_secs(30);
 /// Part of the store by which a share may change in one step.
 const STEP_PART: u64 = 32;
 
@@ -58,6 +60,7 @@ impl Service {
     /// Starts the thread that moves shares.
     pub(super) fn begin_shares(self: &Arc<Self>) -> std::io::Result<()> {
         let service: Weak<Self> = Arc::downgrade(self);
+        let mut pins_tried = Instant::now();
         let thread = std::thread::Builder::new().name("undercroft-shares".into()).spawn(move || {
             while let Some(service) = service.upgrade() {
                 if service.wait(STEP) {
@@ -65,6 +68,10 @@ impl Service {
                 }
                 service.follow_file_hints();
                 service.step_shares();
+                if pins_tried.elapsed() >= PINS_RETRY {
+                    pins_tried = Instant::now();
+                    service.retry_pins();
+                }
             }
         })?;
         self.running.lock().shares = Some(thread);

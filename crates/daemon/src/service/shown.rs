@@ -7,9 +7,10 @@ use crate::latency::Histogram;
 use crate::record::Recorder;
 use undercroft_api::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, LatencyBucket, LatencySnapshot,
-    LogStatus, PressureDirection, PressureStatus, RecordingStatus, ScanStatus, SharingStatus,
+    LockStatus, LogStatus, OnlineStatus, PressureDirection, PressureStatus, RecordingStatus, ScanStatus, SharingStatus,
+    VictimBufferStatus,
 };
-use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
+use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState, LockReport};
 use undercroft_config::{DiskPlan, ImageFormat, ScanPlan};
 use undercroft_engine::PolicyKind;
 use undercroft_hostmem::pressure::{Direction, View};
@@ -157,6 +158,35 @@ pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
     }
 }
 
+/// What is locked of a disk, from the core's numbers, and why not what should be.
+pub fn lock_status(r: &LockReport, problem: Option<String>) -> LockStatus {
+    let bytes = |blocks: u64| blocks.saturating_mul(4096);
+    LockStatus {
+        mode: r.settings.mode.name().to_string(),
+        held: r.settings.keep_held,
+        locked_bytes: bytes(r.locked_blocks),
+        shared_locked_bytes: bytes(r.pool_locked_blocks),
+        pinned_bytes: bytes(r.pinned_blocks),
+        budget_bytes: bytes(r.budget_blocks),
+        settling: r.settling,
+        problem,
+        miss_table: r.settings.miss_entries.into(),
+        counted_misses: r.misses,
+        victim_buffer: VictimBufferStatus {
+            blocks: r.buffered_blocks,
+            max_blocks: r.buffer_blocks,
+            hits: r.buffer_hits,
+        },
+        online: r.online.map(|o| OnlineStatus {
+            chosen_blocks: o.chosen.into(),
+            locks: o.locks,
+            unlocks: o.unlocks,
+            rests: o.rests,
+            epochs: o.epochs,
+        }),
+    }
+}
+
 /// A disk of `plan` that is not served, for `reason`.
 pub(crate) fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
     let stats = DiskStats::default();
@@ -184,6 +214,7 @@ pub(crate) fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
         frontends: Vec::new(),
         cache: cache_status(plan.policy, plan.share_bytes, &stats),
         exclusive: ExclusiveStatus::default(),
+        locks: lock_status(&LockReport { settings: plan.settings.locking, ..LockReport::default() }, None),
         sharing: sharing_status(None, false, &stats),
         counters: counters(&stats),
         latency: DiskLatency { read_hit: nothing.clone(), read_miss: nothing.clone(), write: nothing },

@@ -17,7 +17,7 @@ use undercroft_config::{
 const MIB: u64 = 1 << 20;
 
 /// A file of 64 MiB for `one:a` and `two:b`, which are on workers of their own, with further keys of each.
-fn write_file(dir: &Path, of_a: &str, of_b: &str) -> PathBuf {
+pub(super) fn write_file(dir: &Path, of_a: &str, of_b: &str) -> PathBuf {
     let disk = |vm: &str, name: &str, keys: &str| {
         format!("[[vm]]\nname={vm:?}\n[[vm.disk]]\nname={name:?}\nimage=\"a.raw\"\nread_only=true\n{keys}\n")
     };

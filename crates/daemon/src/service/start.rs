@@ -6,7 +6,7 @@ use super::arriving::Arrival;
 use super::disk::{self, Opened, Unserved};
 use super::left_files::LeftFiles;
 use super::locks::{Ordered, Rank};
-use super::{OPENERS_MAX, Service, ServiceError, keeping, lock, memory, scan, ssd, write};
+use super::{OPENERS_MAX, Service, ServiceError, keeping, lock, memory, pinning, scan, ssd, write};
 use crate::worker::{WorkerHandle, WorkerOptions};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -193,8 +193,13 @@ impl Service {
         self.settle_ssd();
         self.join_pools(&plan);
         let by_name = plan.by_name();
+        let lists = pinning::Lists::of(&plan.disks);
         for disk in self.disks() {
             let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
+            pinning::begin(&disk, own, &lists);
+            if let Some(arrival) = &mut arrival {
+                arrival.pin(&disk, own);
+            }
             let Err(why) = disk.listen(own, plan.daemon.disk_access, &self.ways()) else {
                 if let Some(arrival) = &mut arrival {
                     arrival.adopt(&disk);

@@ -88,6 +88,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &
             captures_wrong: report.compared.wrong,
             ..shown::exclusive_status(&report.exclusive)
         },
+        locks: shown::lock_status(&report.locks, disk.pinning().problem()),
         sharing: shown::sharing_status(trust, disk.layer().is_some(), &report.stats),
         counters: shown::counters(&report.stats),
         latency: DiskLatency {

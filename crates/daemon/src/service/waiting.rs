@@ -9,7 +9,7 @@
 
 use super::disk::{Going, Unserved};
 use super::shown;
-use super::{ServedDisk, Service, disk, lock, write};
+use super::{ServedDisk, Service, disk, lock, pinning, write};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use undercroft_api::DiskStatus;
@@ -225,6 +225,7 @@ impl Service {
         let deduplicate = self.plan().store.deduplicate;
         let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(false) };
         // This may take long, and others may want to change disks meanwhile.
+        let lists = pinning::Lists::of([&plan]);
         let mut opened = disk::open(plan, deduplicate)?;
         let _change = self.change.lock();
         let now = self.plan();
@@ -240,11 +241,12 @@ impl Service {
         let place = now.disks.iter().position(|d| d.name == waiting.name);
         let mut disks = write(&self.disks);
         let at = disks.partition_point(|d| now.disks.iter().position(|p| p.name == d.info().name) < place);
-        disks.insert(at, served);
+        disks.insert(at, served.clone());
         drop(disks);
         // Not before: who looks meanwhile would find it nowhere.
         self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
         self.join_pools(&now);
+        pinning::begin(&served, plan, &lists);
         self.adopt(now);
         if lock(&waiting.trying).tries > 0 {
             tracing::info!(disk = waiting.name, "it waits no longer");

@@ -68,8 +68,10 @@ impl Worker {
         Ok(all)
     }
 
-    /// The disk may have lost what it acknowledged since its last flush: every port is told once.
+    /// The last flush of the disk's image failed when that was closed, so it may have lost what it acknowledged since
+    /// the one before: every port is told once, and nothing of it outlives the disk in the SSD store.
     pub(crate) fn lose(&mut self, disk: DiskId, lost: Lost) {
+        self.core.note_failed_flush(disk);
         self.apply(Event::Lost { disk, lost });
     }
 

@@ -44,7 +44,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use undercroft_backend::Backend;
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, Request, limits};
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, LockReport, Request, limits,
+};
 use undercroft_frontend::turns::Flows;
 use undercroft_frontend::{GuestFile, Peer};
 use undercroft_host::{Epoll, Interest, Trigger};
@@ -159,6 +161,8 @@ pub struct DiskReport {
     pub peers: Vec<Peer>,
     /// How the cache stands to the guest's.
     pub exclusive: ExclusiveReport,
+    /// What is locked of it.
+    pub locks: LockReport,
     /// What was compared with the image, if that is asked for.
     pub compared: Compared,
     /// Why requests of one of its guests wait although the image answers.
@@ -275,6 +279,8 @@ impl Worker {
     /// What there is to say about a disk; `None` if there is none of that id.
     pub fn report(&mut self, id: DiskId) -> Option<DiskReport> {
         let exclusive = self.core.exclusive(id)?;
+        // Which blocks miss most is asked for by itself.
+        let locks = self.core.lock_summary(id);
         let d = self.disks.get(id.0 as usize)?.as_ref()?;
         Some(DiskReport {
             stats: self.core.stats(id),
@@ -285,6 +291,7 @@ impl Worker {
             stalled_ops: if d.stalled { d.backend.inflight() } else { d.backend.stalled_ops() } as u64,
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             exclusive,
+            locks,
             compared: d.compared,
             waits: self.ports.iter().flatten().filter(|s| s.disk == id).find_map(|s| s.port.memory()?.waits()),
             leaving: d.leaving.is_some(),

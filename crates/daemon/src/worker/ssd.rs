@@ -9,7 +9,7 @@ use super::{AddDiskError, Worker};
 use std::io;
 use undercroft_backend::Backend;
 use undercroft_cache::ssd::{OutOfService, OwnerId, Region, Ssd};
-use undercroft_cache::{DiskId, Event, Io, IoDone, NoFaults, limits};
+use undercroft_cache::{DiskId, Durability, Event, Io, IoDone, NoFaults, limits};
 use undercroft_host::{Interest, Trigger};
 
 /// A device of the store, as far as it is this worker's.
@@ -101,6 +101,15 @@ impl Worker {
     pub(crate) fn serve_ssd(&mut self) {
         self.apply(Event::Spare { copies: false });
         self.devices.kick();
+    }
+
+    /// Has the image of a disk flushed if something of it may not be durable, and it is open. How it stood before.
+    pub(crate) fn make_durable(&mut self, disk: DiskId) -> Durability {
+        let durability = self.core.durability(disk);
+        if durability == Durability::Unflushed && !self.is_dormant(disk) {
+            self.apply(Event::MakeDurable { disk });
+        }
+        durability
     }
 
     /// Takes the store out of service, and its devices away as soon as nothing is under way there: then true.

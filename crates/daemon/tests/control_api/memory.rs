@@ -10,11 +10,12 @@ use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{DiskRanges, RangeList};
 use undercroft_api::record::Order;
 use undercroft_api::{
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChanged,
-    NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
-    ShareEvent, SharesStatus, SsdClass, SsdClasses, SsdCounters, SsdStatus, SsdWritten, Status, StoreStatus,
+    BlockStatus, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus,
+    MissedBlock, MissesStatus, NodeChanged, NodeStatus, PinsStatus, PressureDirection, PressureStatus, ProfileTaken,
+    RangesStatus, RangesTaken, RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SsdClass, SsdClasses,
+    SsdCounters, SsdStatus, SsdWritten, Status, StoreStatus,
 };
-use undercroft_cache::DiskStats;
+use undercroft_cache::{DiskStats, LockReport};
 use undercroft_config::{
     self as config, ControlError, ControlErrorKind, DiskSpec, NodeChange, NodeSet, NodeSettings, ServePlan,
 };
@@ -34,6 +35,8 @@ pub struct Memory {
     pub ssd: Mutex<Option<bool>>,
     pub version: AtomicU64,
     pub ranges: Mutex<DiskRanges>,
+    /// What is pinned of any disk.
+    pub pins: Mutex<Vec<(u64, u64)>>,
     /// A reload has begun; it waits for `may_end`.
     pub reloads: AtomicBool,
     pub may_end: Mutex<()>,
@@ -66,6 +69,10 @@ impl Memory {
             cache: shown::cache_status(plan.policy, plan.share_bytes, &stats),
             sharing: shown::sharing_status(Some(plan.trust.clone()), false, &stats),
             exclusive: ExclusiveStatus { mode: "auto".into(), state: "no guest".into(), ..ExclusiveStatus::default() },
+            locks: shown::lock_status(
+                &LockReport { locked_blocks: 3, pinned_blocks: 5, budget_blocks: 7, ..LockReport::default() },
+                None,
+            ),
             counters: shown::counters(&stats),
             latency: DiskLatency { read_hit: latency(), ..DiskLatency::default() },
             stalled_ops: 0,
@@ -273,6 +280,48 @@ impl Daemon for Memory {
 
     fn warm(&self, _: &str, set: HotSet, budget_bytes: Option<u64>, _: &Caller) -> Result<Warming, ControlError> {
         Ok(Warming { wanted_bytes: set.bytes(), left_bytes: budget_bytes.unwrap_or(0), waits: false })
+    }
+
+    fn pins(&self, name: &str) -> Result<PinsStatus, ControlError> {
+        let disk = self.disk(name)?.name;
+        let ranges = self.pins.lock().unwrap().clone();
+        let origin = (!ranges.is_empty()).then(|| "file".to_string());
+        let file = Some("/etc/hot".to_string());
+        Ok(PinsStatus { disk, size_bytes: 1 << 30, ranges, origin, file, version: 7, ..PinsStatus::default() })
+    }
+
+    fn set_pins(
+        &self,
+        name: &str,
+        list: HotSet,
+        expected: Option<Vec<u64>>,
+        _: &Caller,
+    ) -> Result<PinsStatus, ControlError> {
+        self.disk(name)?;
+        if list.ranges == [(0, 9)] {
+            return Err(ControlError::new(ControlErrorKind::Conflict, "too much", "give it more with --size"));
+        }
+        if expected.is_some_and(|versions| !versions.contains(&7)) {
+            return Err(ControlError::new(ControlErrorKind::Stale, "something else is pinned", "look at it"));
+        }
+        *self.pins.lock().unwrap() = list.ranges;
+        self.pins(name)
+    }
+
+    fn set_lock_profile(&self, name: &str, list: HotSet, _: &Caller) -> Result<ProfileTaken, ControlError> {
+        self.disk(name)?;
+        Ok(ProfileTaken { ranges: list.ranges.len() as u64, named_bytes: list.bytes(), budget_bytes: 28672 })
+    }
+
+    fn block(&self, name: &str, byte: u64) -> Result<BlockStatus, ControlError> {
+        let disk = self.disk(name)?.name;
+        Ok(BlockStatus { disk, offset_bytes: byte / 4096 * 4096, cached: true, ..BlockStatus::default() })
+    }
+
+    fn misses(&self, node: &str) -> Result<MissesStatus, ControlError> {
+        self.plan.lock().unwrap().node_name(node)?;
+        let block = MissedBlock { disk: "web:root".into(), offset_bytes: 8192, misses: 9, error: 1 };
+        Ok(MissesStatus { counted_misses: 20, miss_table: 20, blocks: vec![block] })
     }
 
     fn drop_cache(&self, name: &str) -> Result<u64, ControlError> {

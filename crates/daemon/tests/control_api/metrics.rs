@@ -39,6 +39,10 @@ fn metrics_have_base_units_and_exact_buckets() {
     for line in [
         "undercroft_disk_read_bytes_total{disk=\"root\",vm=\"web\"} 28672",
         "undercroft_cache_hits_total{disk=\"root\",vm=\"web\"} 3",
+        "undercroft_locked_bytes{disk=\"root\",vm=\"web\"} 12288",
+        "undercroft_pinned_bytes{disk=\"root\",vm=\"web\"} 20480",
+        "undercroft_lock_budget_bytes{disk=\"root\",vm=\"web\"} 28672",
+        "undercroft_victim_buffer_hits_total{disk=\"root\",vm=\"web\"} 0",
         "undercroft_store_limit_bytes 268435456",
         "undercroft_store_floor_bytes 67108864",
         "undercroft_store_allowed_bytes 67108864",

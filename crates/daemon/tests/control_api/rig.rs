@@ -61,6 +61,7 @@ impl Api {
             ssd: Mutex::new(None),
             version: AtomicU64::new(7),
             ranges: Mutex::new(DiskRanges::new("web:root", 1 << 30)),
+            pins: Mutex::default(),
             reloads: AtomicBool::new(false),
             may_end: Mutex::default(),
         });

@@ -8,9 +8,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
+use undercroft_api::client::ClientError;
 use undercroft_api::{
-    DiskStatus, KsmStatus, NodeChanged, NodeStatus, RangesStatus, RangesTaken, SharesStatus, SsdStatus, Status,
-    StoreStatus, client,
+    BlockStatus, DiskStatus, KsmStatus, MissesStatus, NodeChanged, NodeStatus, PinsStatus, ProfileTaken, RangesStatus,
+    RangesTaken, SharesStatus, SsdStatus, Status, StoreStatus, client,
 };
 use undercroft_config::{DiskPlan, NodePlan};
 use undercroft_daemon::http::Daemon;
@@ -54,6 +55,41 @@ fn a_disk_is_changed_attached_and_detached() {
 }
 
 #[test]
+fn pins_blocks_and_misses_are_told() {
+    let api = Api::start();
+    let list = r#"{"size_bytes": 1073741824, "ranges": [[3, 2]]}"#.to_string();
+    let path = "/v1/disks/web:root/pins";
+    let pins: PinsStatus = client::request_json(&api.socket, Method::PUT, path, Some(list.clone())).unwrap();
+    assert_eq!((&pins.ranges[..], pins.file.as_deref()), (&[(3, 2)][..], Some("/etc/hot")));
+    assert_eq!(client::request_json::<PinsStatus>(&api.socket, Method::GET, path, None).unwrap(), pins);
+    let with = |version: Option<u64>| client::put_json::<PinsStatus>(&api.socket, path, list.clone(), version);
+    assert!(with(Some(7)).is_ok() && with(None).is_ok());
+    let Err(ClientError::Refused(e)) = with(Some(6)) else { panic!("something else is pinned") };
+    assert_eq!(e.error, "something else is pinned");
+    let path = "/v1/disks/web:root/lock-profile";
+    let taken: ProfileTaken = client::request_json(&api.socket, Method::PUT, path, Some(list)).unwrap();
+    assert_eq!((taken.ranges, taken.named_bytes), (1, 8192));
+    let path = client::block_path("web:root", 5000);
+    let block: BlockStatus = client::request_json(&api.socket, Method::GET, &path, None).unwrap();
+    assert_eq!((block.disk.as_str(), block.offset_bytes, block.cached), ("web:root", 4096, true));
+    for path in ["/v1/disks/web:root/misses", "/v1/nodes/web/misses", "/v1/nodes/host/misses"] {
+        let misses: MissesStatus = client::request_json(&api.socket, Method::GET, path, None).unwrap();
+        assert_eq!(misses.blocks[0].misses, 9, "{path}");
+    }
+    // A list of blocks may be longer than other bodies.
+    let many: Vec<String> = (0..20_000u64).map(|n| format!("[{},1]", 2 * n)).collect();
+    let body = format!(r#"{{"size_bytes": 1073741824, "ranges": [{}]}}"#, many.join(","));
+    assert!(body.len() > 64 << 10);
+    for (head, on_vm) in [("PUT /v1/disks/web:root/pins", false), ("PUT /v1/disks/root/lock-profile", true)] {
+        let (code, answer) = if on_vm { api.vm(head, &body) } else { api.raw(head, &body) };
+        assert_eq!(code, 200, "{head}: {answer}");
+    }
+    let status = api.daemon.status();
+    let locks = &status.disks[0].locks;
+    assert_eq!((locks.locked_bytes, locks.pinned_bytes, locks.budget_bytes), (3 << 12, 5 << 12, 7 << 12));
+}
+
+#[test]
 fn errors_have_their_status_and_a_remedy() {
     let api = Api::start();
     for (head, body, code, needle) in [
@@ -68,6 +104,18 @@ fn errors_have_their_status_and_a_remedy() {
         ("POST /v1/disks/web:root/warm", "", 400, "no body"),
         ("POST /v1/disks/web:root/warm", r#"{"size_bytes": 1, "ranges": [[9, 1]]}"#, 400, "are not on a disk"),
         ("POST /v1/disks/web:root/warm?budget=1", r#"{"size_bytes": 1, "ranges": []}"#, 400, "budget_bytes"),
+        ("PUT /v1/disks/web:root/pins", "", 400, "no body"),
+        ("PUT /v1/disks/web:root/pins", r#"{"size_bytes": 4096, "ranges": [[0, 0]]}"#, 400, "are not on a disk"),
+        ("PUT /v1/disks/web:rot/pins", r#"{"size_bytes": 4096, "ranges": []}"#, 404, "did you mean"),
+        ("GET /v1/disks/web:rot/pins", "", 404, "did you mean"),
+        ("PUT /v1/disks/web:root/lock-profile", "[]", 400, "no object"),
+        ("GET /v1/disks/web:root/blocks/here", "", 400, "\\\"here\\\" is no byte of a disk"),
+        ("GET /v1/disks/web:root/blocks/-1", "", 400, "is no byte of a disk"),
+        ("GET /v1/disks/web:rot/blocks/0", "", 404, "did you mean"),
+        ("GET /v1/disks/web/misses", "", 404, "there is no disk"),
+        ("GET /v1/nodes/wbe/misses", "", 404, "did you mean \\\"web\\\"?"),
+        ("PATCH /v1/disks/web:root", r#"{"lock_budget": "95%"}"#, 400, "give 0.1% to 90%"),
+        ("PATCH /v1/disks/web:root", r#"{"lock": "onlin"}"#, 400, "did you mean \\\"online\\\"?"),
         ("PATCH /v1/nodes/web", "{}", 400, "nothing is to be changed"),
         ("PATCH /v1/nodes/web", r#"{"weight": 0}"#, 400, "1 to 10000"),
         ("PATCH /v1/nodes/web", r#"{"wieght": 1}"#, 400, "did you mean \\\"weight\\\"?"),
@@ -253,8 +301,6 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         assert_eq!(got, code, "{head}: {answer}");
         assert!(answer.contains(needle), "{head}: {answer}");
     }
-    // Where on the host its disk is a file is not told.
-    assert!(!api.vm("PATCH /v1/nodes/web:root", weight).1.contains("\"fuse\""));
     // Whether another VM is there or not, the answer is the same.
     let about = |name: &str| {
         let (code, answer) = api.vm(&format!("PATCH /v1/nodes/{name}"), weight);
@@ -265,6 +311,46 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
     // What is said of a node that is nearly another VM's names no other VM.
     assert!(!api.vm("GET /v1/nodes/web:secret", "").1.contains("\\\"secret\\\""));
     assert!(!api.daemon.stopped.load(Ordering::SeqCst));
+}
+
+/// What is kept within what the VM has is its owner's to say, but for files of the host.
+#[test]
+fn a_vms_socket_locks_blocks_of_its_disks_alone() {
+    let api = Api::start();
+    for (head, body, code, needle) in [
+        (
+            "PATCH /v1/nodes/root",
+            r#"{"lock": "online", "lock_budget": "50%", "lock_held": true, "miss_table": 9, "victim_buffer": 8}"#,
+            200,
+            "\"name\":\"web:root\"",
+        ),
+        ("PATCH /v1/nodes/root", r#"{"pins": "/etc/shadow"}"#, 403, "pins of \\\"web:root\\\" cannot"),
+        ("PATCH /v1/nodes/root", r#"{"lock_profile": "/etc/shadow"}"#, 403, "lock_profile of"),
+        ("PUT /v1/disks/root/pins", r#"{"size_bytes": 1073741824, "ranges": [[0, 2]]}"#, 200, "\"ranges\":[[0,2]]"),
+        ("GET /v1/disks/web:root/pins", "", 200, "\"file\":null"),
+        // What may be done about it is what the VM's owner may do.
+        ("PUT /v1/disks/root/pins", r#"{"size_bytes": 1073741824, "ranges": [[0, 9]]}"#, 409, "--lock-budget PERCENT"),
+        ("GET /v1/nodes/secret:root[shop]/misses", "", 404, "there is no VM, container or disk"),
+        ("PUT /v1/disks/root/lock-profile", r#"{"size_bytes": 1073741824, "ranges": [[0, 2]]}"#, 200, "8192"),
+        ("GET /v1/disks/root/blocks/8191", "", 200, "\"offset_bytes\":4096"),
+        ("GET /v1/disks/root/misses", "", 200, "\"misses\":9"),
+        ("GET /v1/nodes/web/misses", "", 200, "\"misses\":9"),
+        ("GET /v1/nodes/host/misses", "", 404, "there is no VM, container or disk"),
+        ("GET /v1/disks/secret:root/pins", "", 404, "there is no disk"),
+        ("PUT /v1/disks/secret:root/pins", r#"{"size_bytes": 4096, "ranges": []}"#, 404, "there is no disk"),
+        ("GET /v1/disks/secret:root/blocks/0", "", 404, "there is no disk"),
+        ("GET /v1/disks/secret:root/misses", "", 404, "there is no disk"),
+    ] {
+        let (got, answer) = api.vm(head, body);
+        assert_eq!(got, code, "{head}: {answer}");
+        assert!(answer.contains(needle), "{head}: {answer}");
+    }
+    // Where on the host its disk is a file is not told, nor which files pin its blocks.
+    let told = api.vm("PATCH /v1/nodes/web:root", r#"{"weight": 300}"#).1;
+    for key in ["fuse", "pins", "lock_profile"] {
+        assert!(!told.contains(&format!("\"{key}\"")), "{told}");
+    }
+    assert!(told.contains("\"lock\":\"online\""), "{told}");
 }
 
 /// What is below a VM can be named without it, but not where that is two things; and where only disks are meant,

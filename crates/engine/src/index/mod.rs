@@ -3,18 +3,23 @@
 //! Owns the map from block to slot and the policy, or several if the disk has parts (see `parts`). Never knows where a
 //! slot's bytes are.
 //! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot; the policies'
-//! queues hold exactly the occupied slots, but for those that stand in the tiers below them (see `tiers`).
+//! queues hold exactly the occupied slots, but for those that stand in the tiers below them (see `tiers`), are locked
+//! (see `locks`) or in the victim buffer (see `victims`).
 
+pub(crate) mod locks;
 pub(crate) mod origins;
 pub(crate) mod parts;
 pub mod ranges;
 mod resize;
 pub(crate) mod tiers;
+pub(crate) mod victims;
 
+use self::locks::Locks;
 use self::origins::Origins;
 use self::parts::{Parts, policy_of};
 use self::ranges::{PartId, REST};
 use self::tiers::Tiers;
+use self::victims::Victims;
 use crate::policy::{Outcome, Policy, PolicyKind, PolicySet, Seen};
 use crate::structures::places::Places;
 use crate::structures::slots::{Slot, Slots};
@@ -41,8 +46,8 @@ pub enum Access {
 /// left it when its next request comes.
 #[repr(C)]
 pub struct Index<K: PolicySet = PolicyKind> {
-    /// Neither blocks in tiers nor parts, nor is the number of slots changing: one question for all on the way to a
-    /// hit.
+    /// Neither blocks in tiers nor parts, locks nor a victim buffer, nor is the number of slots changing: one question
+    /// for all on the way to a hit.
     pub(crate) plain: bool,
     /// The present disk has tiers.
     pub(crate) tiered: bool,
@@ -63,8 +68,11 @@ pub struct Index<K: PolicySet = PolicyKind> {
     pub(crate) origins: Option<Box<Origins>>,
     /// Slots that there may ever be; 0 if nobody said.
     pub(crate) most: u32,
-    /// Tables of policies become larger or smaller, or their queues another length, or slots leave the tiers.
+    /// Tables of policies become larger or smaller, or their queues another length, or slots leave the tiers or become
+    /// unlocked.
     pub(crate) moves: bool,
+    pub(crate) locks: Option<Box<Locks>>,
+    pub(crate) victims: Option<Box<Victims>>,
 }
 
 impl<K: PolicySet> Index<K> {
@@ -109,6 +117,8 @@ impl<K: PolicySet> Index<K> {
             origins: None,
             tiers: None,
             parts: None,
+            locks: None,
+            victims: None,
             most,
             moves: false,
         }
@@ -174,10 +184,12 @@ impl<K: PolicySet> Index<K> {
         }
         self.line_up();
         self.policy.limit(&mut self.places, self.limit);
+        self.fit_locks();
     }
 
     fn is_plain(&self) -> bool {
-        self.tiers.as_ref().is_none_or(|t| t.are_idle()) && self.parts.is_none() && !self.slots.is_resizing()
+        let apart = self.parts.is_some() || self.locks.is_some() || self.victims.is_some();
+        self.tiers.as_ref().is_none_or(|t| t.are_idle()) && !apart && !self.slots.is_resizing()
     }
 
     /// Chooses the way to a hit: what it depends on has changed.
@@ -248,7 +260,10 @@ impl<K: PolicySet> Index<K> {
     pub fn remove(&mut self, block: u64) -> Option<Slot> {
         match self.peek(block) {
             Some(slot) => {
-                if !self.leave_tier(slot) {
+                if self.take_buffered(slot) {
+                    // The policy takes it for evicted.
+                    self.policy.forget(block | self.origin);
+                } else if !(self.take_locked(slot) || self.leave_tier(slot)) {
                     let part = self.part_of_slot(slot);
                     let policy = policy_of::<K>(&mut self.policy, &mut self.parts, part);
                     policy.remove(&mut self.places, slot);
@@ -288,9 +303,18 @@ impl<K: PolicySet> Index<K> {
     /// A slot of `part` that is to be freed, but not for a certain block, taken out of its tier or policy. One function
     /// for all callers, as those that it calls: each of their closures would have a copy of every policy of its own.
     pub(crate) fn victim_of(&mut self, part: PartId, may_evict: &dyn Fn(Slot) -> bool) -> Option<Slot> {
-        match self.tier_victim(part, 0, may_evict) {
+        let first = match self.locked_victim(part, may_evict) {
             Some(slot) => Some(slot),
-            None => self.hot_victim(part, may_evict, Seen::Never),
+            None => self.tier_victim(part, 0, may_evict),
+        };
+        match first {
+            Some(slot) => Some(slot),
+            None => match self.hot_victim(part, may_evict, Seen::Never) {
+                Some(slot) => Some(slot),
+                None if self.has_only_locked(part) => self.last_victim(part, may_evict),
+                // What else there is may go later.
+                None => None,
+            },
         }
     }
 
@@ -319,6 +343,8 @@ impl<K: PolicySet> Index<K> {
             + self.tiers.as_ref().map_or(0, |t| t.memory_bytes())
             + self.origins_bytes()
             + self.parts.as_ref().map_or(0, |p| p.memory_bytes())
+            + self.locks.as_ref().map_or(0, |l| l.memory_bytes())
+            + self.victims.as_ref().map_or(0, |_| size_of::<Victims>())
     }
 
     /// Checks the invariants of index and policy; for tests. Panics with what is broken. Takes time in proportion to
@@ -329,7 +355,10 @@ impl<K: PolicySet> Index<K> {
         assert_eq!(self.plain, self.is_plain(), "the index takes the wrong way to a hit");
         assert!(self.tiers.is_some() || !self.tiered, "a disk has tiers that the index has not");
         assert!(self.origins.is_some() || self.origin == 0, "an index of one disk counts from elsewhere");
-        let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
+        let occupied = |slot| self.slots.block_of(slot).is_some();
+        let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(occupied));
+        self.locks.iter().for_each(|l| l.check(&self.places, self.slots.keys(), occupied));
+        self.victims.iter().for_each(|v| v.check(&self.places, occupied));
         let mut marked = 0;
         let mut see = |policy: &K::Policy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {
             policy.check(&self.places, in_policy);
@@ -344,13 +373,20 @@ impl<K: PolicySet> Index<K> {
         };
         match &self.parts {
             None => {
-                see(&self.policy, self.slots.len() - in_tiers, &|_| true);
+                see(&self.policy, self.slots.len() - in_tiers - self.held_apart(REST), &|_| true);
                 let line = if self.moves { 0 } else { self.limit };
                 assert_eq!(self.line, line, "the line is not the limit");
             }
             Some(parts) => parts.check(self, see),
         }
         let all = self.places.marks.iter().filter(|&&mark| mark != 0).count();
-        assert_eq!(all, marked, "a slot that no policy queues has a mark");
+        let apart: u32 = self.parts().map(|part| self.held_apart(part)).sum();
+        assert_eq!(all, marked + apart as usize, "a slot that no policy queues has a mark");
+    }
+
+    /// Slots of a part that are locked or in the victim buffer.
+    pub(crate) fn held_apart(&self, part: PartId) -> u32 {
+        let locked = self.locks.as_ref().map_or(0, |l| l.len_of(usize::from(part.0)));
+        locked + self.victims.as_ref().map_or(0, |v| v.len())
     }
 }

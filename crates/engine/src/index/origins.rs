@@ -104,7 +104,13 @@ impl<K: PolicySet> Index<K> {
         for part in 0..self.tiers.as_ref().map_or(0, |t| t.parts()) {
             self.tiers.iter().flat_map(|t| t.slots_of(part)).for_each(&mut see);
         }
+        self.victims.iter().flat_map(|v| v.slots(&self.places)).for_each(&mut see);
         self.policy.coldest_first(&self.places, &mut see);
+        let others = self.parts.iter().flat_map(|p| p.policies());
+        others.for_each(|policy| policy.coldest_first(&self.places, &mut see));
+        for part in 0..self.parts.as_ref().map_or(1, |p| p.count()) {
+            self.locks.iter().flat_map(|l| l.slots_of(&self.places, part)).for_each(&mut see);
+        }
         order.into_iter()
     }
 
@@ -112,6 +118,7 @@ impl<K: PolicySet> Index<K> {
     pub fn leave(&mut self) {
         let origin = self.origin;
         self.set_tiers(false);
+        self.unlock_all();
         if let Some(origins) = &mut self.origins {
             origins.lapsed.retain(|&key| origin_of(key) != origin);
         }

@@ -110,6 +110,11 @@ impl<K: PolicySet> Parts<K> {
         self.accounts.len()
     }
 
+    /// The policies of the parts from 1 on.
+    pub fn policies(&self) -> impl Iterator<Item = &K::Policy> {
+        self.more.iter()
+    }
+
     pub fn over(&self) -> u32 {
         self.over
     }
@@ -224,7 +229,8 @@ impl<K: PolicySet> Parts<K> {
                 "a slot in the tiers of another part"
             );
             let policy = if n == 0 { &index.policy } else { &self.more[n - 1] };
-            see(policy, a.len - in_tiers, &|slot| usize::from(self.of[slot as usize]) == n);
+            let apart = index.held_apart(PartId(n as u8));
+            see(policy, a.len - in_tiers - apart, &|slot| usize::from(self.of[slot as usize]) == n);
         }
         assert_eq!(over, self.over, "slots above the limits of their parts");
         let line = if over > 0 || index.moves { 0 } else { u32::MAX };

@@ -11,6 +11,7 @@ use super::parts::policy_of;
 use super::ranges::REST;
 use crate::policy::{Policy, PolicySet};
 use crate::structures::array::{KeepAll, Release};
+use crate::structures::places::{BUFFERED, LOCKED};
 use crate::structures::slots::Slot;
 
 /// Bytes of memory that a step gives back at most.
@@ -96,7 +97,7 @@ impl<K: PolicySet> Index<K> {
             self.settle();
         }
         if self.moves {
-            let done = self.step_policies(&mut left) && self.step_leaving(&mut left);
+            let done = self.step_policies(&mut left) && self.step_leaving(&mut left) && self.step_locks(&mut left);
             self.moves = self.release(by) || !done;
             self.line_up();
         }
@@ -104,11 +105,17 @@ impl<K: PolicySet> Index<K> {
     }
 
     fn step_slots(&mut self, left: &mut u32, cut: bool, moved: &mut impl FnMut(Slot, Slot)) -> bool {
-        let Self { slots, places, policy, tiers, parts, .. } = self;
+        let Self { slots, places, policy, tiers, parts, locks, victims, .. } = self;
         let done = slots.step(left, cut, |from, to| {
             let part = parts.as_mut().map_or(REST, |parts| parts.moved(from, to));
-            if !tiers.as_mut().is_some_and(|t| t.moved(part, from, to)) {
-                policy_of::<K>(policy, parts, part).moved(places, from, to);
+            match (places.marks[from as usize], &mut *locks, &mut *victims) {
+                (LOCKED, Some(locks), _) => locks.moved(places, part, from, to),
+                (BUFFERED, _, Some(victims)) => victims.moved(places, from, to),
+                _ => {
+                    if !tiers.as_mut().is_some_and(|t| t.moved(part, from, to)) {
+                        policy_of::<K>(policy, parts, part).moved(places, from, to);
+                    }
+                }
             }
             moved(from, to);
         });
@@ -138,6 +145,7 @@ impl<K: PolicySet> Index<K> {
             false => self.policy.resize(&mut self.places, self.limit, self.slots.keys()),
         }
         self.line_up();
+        self.fit_locks();
     }
 
     fn step_policies(&mut self, left: &mut u32) -> bool {
@@ -148,9 +156,10 @@ impl<K: PolicySet> Index<K> {
         }
     }
 
-    /// What policies keep follows at once.
+    /// What policies keep follows at once, and what is locked.
     pub(super) fn finish_policies(&mut self) {
         self.finish_leaving();
+        self.finish_locks();
         while !self.step_policies(&mut { u32::MAX }) {}
         self.moves = false;
         self.line_up();

@@ -277,13 +277,16 @@ impl<K: PolicySet> Index<K> {
             return;
         }
         let part = self.part_of_slot(slot);
+        if !self.plain && (self.is_locked(slot) || self.is_buffered(slot)) {
+            return self.set_tier_apart(part, slot, tier);
+        }
         let Some(tiers) = &mut self.tiers else { return };
         let mark = tiers.take(part, slot);
         let was_hot = mark & (COLD | PROBATION) == 0;
         match tier {
             Tier::Hot if was_hot => {}
             Tier::Hot => {
-                self.insert_hot(part, slot, if mark & PROVEN != 0 { Seen::Once } else { Seen::Never });
+                self.become_hot(part, slot, if mark & PROVEN != 0 { Seen::Once } else { Seen::Never });
             }
             Tier::Cold | Tier::Probation => {
                 if was_hot {
@@ -294,6 +297,38 @@ impl<K: PolicySet> Index<K> {
                 self.mark(part, slot, proven | if tier == Tier::Cold { COLD } else { PROBATION });
             }
         }
+    }
+
+    /// A slot that has left its tier is locked, if its block is to be, or becomes the policy's.
+    pub(super) fn become_hot(&mut self, part: PartId, slot: Slot, at_least: Seen) {
+        if self.locks.is_some() && self.wants_lock(part, self.key_of(slot)) {
+            return self.put_locked(part, slot);
+        }
+        self.insert_hot(part, slot, at_least);
+    }
+
+    /// [`Index::set_tier`] of a slot that is locked, which the guest's evicting its block changes nothing of, or
+    /// buffered.
+    #[cold]
+    fn set_tier_apart(&mut self, part: PartId, slot: Slot, tier: Tier) {
+        match tier {
+            Tier::Hot => {}
+            Tier::Probation | Tier::Cold if self.is_locked(slot) => {
+                if tier == Tier::Cold && self.gives_held() {
+                    self.take_locked(slot);
+                    self.put_cold(part, slot);
+                }
+            }
+            Tier::Probation | Tier::Cold => {
+                self.take_buffered(slot);
+                self.mark(part, slot, PROVEN | if tier == Tier::Cold { COLD } else { PROBATION });
+            }
+        }
+    }
+
+    /// Puts a slot that is in no queue among the cold ones; its block was hot before.
+    pub(crate) fn put_cold(&mut self, part: PartId, slot: Slot) {
+        self.mark(part, slot, COLD | PROVEN);
     }
 
     /// Puts a slot that is in no queue into the queue of its tier.
@@ -338,8 +373,39 @@ impl<K: PolicySet> Index<K> {
     /// The same for a block that is in `slot`.
     #[inline]
     pub(crate) fn hit_apart(&mut self, slot: Slot, key: u64, access: Access) {
-        let hot = self.tier(slot) == Tier::Hot;
         let part = self.part_of_slot(slot);
+        if self.locks.is_some() || self.victims.is_some() {
+            return self.hit_locking(part, slot, key, access);
+        }
+        self.hit_in_tiers(part, slot, key, access);
+    }
+
+    /// The same of an index with locks or a victim buffer.
+    fn hit_locking(&mut self, part: PartId, slot: Slot, key: u64, access: Access) {
+        let taken = access == Access::Take && self.tiered;
+        if self.is_locked(slot) {
+            if taken && self.gives_held() {
+                self.take_locked(slot);
+                self.put_cold(part, slot);
+            }
+            return;
+        }
+        // What is locked though the guest holds it is read like any other.
+        let locks = taken && !self.gives_held() && self.wants_lock(part, key);
+        let (taken, access) = if locks { (false, Access::Read) } else { (taken, access) };
+        if self.is_buffered(slot) {
+            self.hit_buffered(slot, taken);
+        } else {
+            self.hit_in_tiers(part, slot, key, access);
+        }
+        if !taken {
+            self.lock_if_wanted(part, slot, key);
+        }
+    }
+
+    #[inline]
+    fn hit_in_tiers(&mut self, part: PartId, slot: Slot, key: u64, access: Access) {
+        let hot = self.tier(slot) == Tier::Hot;
         let Self { places, policy, parts, tiers, tiered, .. } = self;
         match access {
             Access::Take if *tiered => {
@@ -361,6 +427,9 @@ impl<K: PolicySet> Index<K> {
     fn fill_tier(&mut self, key: u64, hash: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
         // an index of parts is one disk's, whose keys are the numbers of blocks
         let part = self.part_of_block(key);
+        // What is locked though the guest holds it takes a slot as any other does.
+        let keeps = tier == Tier::Cold && !self.gives_held() && self.wants_lock(part, key);
+        let tier = if keeps { Tier::Hot } else { tier };
         let (len, limit) = match &self.parts {
             Some(parts) => parts.len_and_limit(part),
             None => (self.slots.len(), self.limit),
@@ -394,7 +463,8 @@ impl<K: PolicySet> Index<K> {
                 Tier::Hot => self
                     .tier_victim(part, share, &may_evict)
                     .or_else(|| self.hot_victim(part, &may_evict, seen))
-                    .or_else(|| self.tier_victim(part, 0, &may_evict)),
+                    .or_else(|| self.tier_victim(part, 0, &may_evict))
+                    .or_else(|| self.locked_victim(part, &may_evict)),
             }
         };
         let Some(slot) = victim else { return Outcome::Bypass };
@@ -407,6 +477,9 @@ impl<K: PolicySet> Index<K> {
 
     /// Puts a slot that a block has just been given into its tier, or to the policy.
     fn enter(&mut self, part: PartId, slot: Slot, key: u64, tier: Tier, seen: Seen) {
+        if self.locks.is_some() && (tier != Tier::Cold || !self.gives_held()) && self.wants_lock(part, key) {
+            return self.put_locked(part, slot);
+        }
         match tier {
             Tier::Hot => self.insert_hot_seen(part, slot, key, seen),
             Tier::Cold => self.mark(part, slot, COLD),
@@ -415,6 +488,9 @@ impl<K: PolicySet> Index<K> {
     }
 
     pub(crate) fn hot_victim(&mut self, part: PartId, may_evict: &dyn Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
+        if self.victims.is_some() {
+            return self.victim_by_buffer(may_evict, seen);
+        }
         let Self { slots, places, policy, parts, .. } = self;
         policy_of::<K>(policy, parts, part).victim(places, slots.keys(), may_evict, seen)
     }

@@ -1,11 +1,16 @@
 //! What policies remember of each slot: its place in a queue, and a mark.
 //!
 //! Owns the two arrays that all policies of one index share, since a slot is in the queues of at most one of them.
-//! Never knows what a mark means: the policy that has the slot does. Invariant: the mark of a slot that is in no
-//! policy's queues is 0.
+//! Never knows what a policy's mark means: the policy that has the slot does. Invariant: the mark of a slot that is in
+//! no policy's queues is 0, or says where the index keeps it apart from them; no policy uses such a mark.
 
 use crate::structures::array::{Array, Release};
 use crate::structures::list::Links;
+
+/// The mark of a slot that is locked (`index::locks`).
+pub(crate) const LOCKED: u8 = 0x80;
+/// The mark of a slot in the victim buffer (`index::victims`).
+pub(crate) const BUFFERED: u8 = 0x40;
 
 /// See the head of the file.
 #[derive(Debug)]

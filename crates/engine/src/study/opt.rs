@@ -140,7 +140,9 @@ pub fn misses(blocks: &[u64], capacity: u32, admission: OptAdmission) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::AnyPolicyKind;
+    use crate::index::locks::{LOCK_PERMILLE_MAX, LockOptions};
+    use crate::index::{Access, Index};
+    use crate::policy::{AnyPolicyKind, Outcome, PolicyKind};
     use crate::study::replay::replay;
     use proptest::prelude::*;
 
@@ -166,6 +168,41 @@ mod tests {
             best = best.min(least(rest, cached, capacity, admission));
         }
         1 + best
+    }
+
+    /// All traces of up to six reads of three blocks.
+    fn short_traces() -> impl Iterator<Item = Vec<u64>> {
+        let trace = |len: u32, n: u64| (0..len).map(|at| n / 3u64.pow(at) % 3).collect::<Vec<u64>>();
+        (0..=6).flat_map(move |len| (0..3u64.pow(len)).map(move |n| trace(len, n)))
+    }
+
+    /// The misses of an index some of whose blocks are locked when they come: those of the bits of `pinned`.
+    fn with_locks(kind: PolicyKind, capacity: u32, pinned: u64, blocks: &[u64]) -> u64 {
+        let mut index = Index::new(kind, capacity);
+        index.set_locks(Some(LockOptions { permille: LOCK_PERMILLE_MAX, keep_held: false }));
+        index.set_pins((0..3u64).filter(|block| pinned >> block & 1 != 0).map(|block| (block, 1)));
+        let mut misses = 0;
+        for &block in blocks {
+            misses += u64::from(!matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_)));
+        }
+        misses
+    }
+
+    #[test]
+    fn of_all_short_traces_it_is_the_best_of_all_choices_and_no_cache_with_locks_misses_less() {
+        for blocks in short_traces() {
+            for capacity in 1..=2 {
+                for admission in [OptAdmission::Always, OptAdmission::Bypass] {
+                    let best = least(&blocks, &mut vec![], capacity as usize, admission);
+                    assert_eq!(misses(&blocks, capacity, admission), best, "{blocks:?} in {capacity}: {admission:?}");
+                }
+                let optimum = misses(&blocks, capacity, OptAdmission::Bypass);
+                for (kind, pinned) in PolicyKind::ALL.into_iter().flat_map(|kind| (0..8).map(move |p| (kind, p))) {
+                    let locked = with_locks(kind, capacity, pinned, &blocks);
+                    assert!(locked >= optimum, "{blocks:?} in {capacity}, {pinned:b} locked: {kind}");
+                }
+            }
+        }
     }
 
     proptest! {

@@ -1,17 +1,18 @@
-//! A block device under arbitrary requests, without a kernel: what the tests run.
+//! A block device under arbitrary requests, without a kernel: what the fuzz target and the tests run.
 //!
 //! Owns a disk of bytes and a device in memory. Never opens a descriptor. Invariant checked here: each request is
 //! answered once, with the data that the disk had when it was served; memory stays within its bound.
 
-use super::kernel::TestDevice;
+use super::kernel::{Asked, TestDevice, UblkKernel};
 use crate::faults::Switched;
-use crate::nbd::exercise::ByteDisk;
+use crate::nbd::exercise::{ByteDisk, geometry};
 use std::collections::HashMap;
 use undercroft_cache::{DiskId, Geometry, IoError, Op, Request};
 use undercroft_frontend::Port;
 use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::ublk::port::{NewBlockPort, UblkPort};
 use undercroft_frontend::ublk::rules::{DeviceRules, DeviceVerdict, TRANSFER_BYTES_MAX};
+use undercroft_host::ublk::{Request as KernelRequest, operation};
 
 /// Bytes of the disk under arbitrary requests.
 const SIZE: u64 = 3 << 20;
@@ -62,7 +63,7 @@ impl DeviceRun {
         self.waiting.clear();
         self.expected.clear();
         self.device.with(|k| k.closed = true);
-        self.device.with(super::kernel::UblkKernel::recover);
+        self.device.with(UblkKernel::recover);
         self.port = port_of(&self.device, self.rules, self.bytes_max);
     }
 
@@ -141,6 +142,47 @@ impl DeviceRun {
 fn port_of(device: &TestDevice, rules: DeviceRules, bytes_max: usize) -> UblkPort<TestDevice, Switched> {
     let (port, disk, path) = (7, DiskId(3), String::new());
     UblkPort::with_faults(NewBlockPort { port, disk, rules, bytes_max, path, device: device.clone(), account: None })
+}
+
+/// A request of four bytes: mostly one that makes sense.
+fn described([kind, a, b, c]: [u8; 4]) -> KernelRequest {
+    let kinds = [operation::READ, operation::WRITE, operation::FLUSH, operation::DISCARD, operation::WRITE_ZEROES];
+    let operation = if kind & 0x80 != 0 { kind & 15 } else { kinds[usize::from(kind) % kinds.len()] };
+    let sectors = match c >> 6 {
+        0 => u32::from(c),
+        1 | 2 => u32::from(c & 63) * 8,
+        _ => u32::from(b) * 16,
+    };
+    let start_sector = if kind & 0xf0 == 0xf0 { u64::MAX - u64::from(a) } else { u64::from(a) * 24 + u64::from(b & 7) };
+    KernelRequest { operation, flags: u32::from(kind & 0x60) << 8 | u32::from(b) << 24, sectors, start_sector }
+}
+
+/// Feeds requests to a port in all manner of ways, and checks all answers; the process dies now and then.
+pub fn fuzz_requests(data: &[u8]) {
+    let Some((&[mode, order, depth, bytes], mut rest)) = data.split_first_chunk() else { return };
+    let mut geometry = geometry(SIZE);
+    geometry.read_only = mode & 2 != 0;
+    let mut run = DeviceRun::new(&geometry, 1 + u16::from(depth & 15), usize::from(bytes) << 12, order.into());
+    run.disk.fails = (mode & 4 != 0).then_some(IoError::NoSpace);
+    run.device.with(|k| k.data_fails = mode & 24 == 24);
+    let mut name = 0;
+    while let Some((&four, tail)) = rest.split_first_chunk() {
+        (rest, name) = (tail, name + 1);
+        run.device.with(|k| k.ask(Asked::new(name, described(four), four[3])));
+        match four[3] & 7 {
+            0 => run.serve(),
+            1 => {
+                run.take();
+                run.die();
+            }
+            2 => _ = run.take(),
+            _ => {}
+        }
+    }
+    run.serve();
+    run.device.with(UblkKernel::stop);
+    run.serve();
+    assert!(run.port.is_closed() && run.device.with(|k| k.closed), "it was stopped");
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@
 //! end.
 //!
 //! The core is given what the recording says of each disk: size, capacity in blocks, policy, read-ahead, write
-//! allocation. The result names what cannot be reproduced: contents held once for several disks, a cache that is
-//! exclusive of its guest's, shares that moved, rows that are missing.
+//! allocation, locks. The result names what cannot be reproduced: contents held once for several disks, a cache that is
+//! exclusive of its guest's, shares that moved, pins that do not fit a smaller cache, what a rule had learnt before,
+//! rows that are missing. Locks that were set anew while it was recorded are not in a recording.
 
 use crate::sim::error::SimError;
 use crate::sim::run::Go;
@@ -15,11 +16,14 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use undercroft_cache::{
-    ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Geometry, Io, IoDone, IoError,
-    Op, ReqId, Request, disk_bytes,
+    ByteRange, ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Geometry, Io, IoDone,
+    IoError, Op, PinError, ReqId, Request, disk_bytes,
 };
+use undercroft_engine::locking::{LockMode, LockSettings};
 use undercroft_engine::{ExclusiveMode, PolicyKind, UnknownName};
-use undercroft_trace::recording::{self, RecordedFailure, Recording, RecordingHeader, Row};
+use undercroft_trace::recording::{
+    self, RecordedDisk, RecordedFailure, RecordedLocks, Recording, RecordingHeader, Row,
+};
 
 /// Nanoseconds between two ticks of a core, as in a worker that is at work.
 const TICK_NS: u64 = 250_000_000;
@@ -29,6 +33,8 @@ const TICKS_MAX: u64 = 64;
 const FIRST_GUESS_NS: u64 = 100_000;
 /// Bytes of a block of the daemon.
 const BLOCK_BYTES: usize = 4096;
+/// Blocks of a cache beyond which the guard of the rule that locks simulates a sample of them.
+const GUARDED_WHOLE: u64 = 4096;
 /// Alignment that every back end can do.
 const ALIGN: u32 = 512;
 
@@ -208,7 +214,8 @@ pub fn replay(
 ) -> Result<DaemonReplay, SimError> {
     let header = recording.header().clone();
     let mut doubts = doubts(recording);
-    let (mut core, disks) = core(&header, options)?;
+    let (mut core, disks, of_locks) = core(&header, options)?;
+    doubts.extend(of_locks);
     let mut world = World {
         disks,
         under_way: BinaryHeap::new(),
@@ -318,11 +325,12 @@ fn complete_one(core: &mut Core, world: &mut World, now_ns: u64) -> bool {
     true
 }
 
-/// A core with the disks of the recording.
-fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>), SimError> {
-    let bad = |disk: &recording::RecordedDisk, what: String| {
-        SimError::Options(format!("the recorded disk {}: {what}", disk.name))
-    };
+fn bad(disk: &RecordedDisk, what: String) -> SimError {
+    SimError::Options(format!("the recorded disk {}: {what}", disk.name))
+}
+
+/// A core with the disks of the recording, and what of their locks does not fit.
+fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>, Vec<String>), SimError> {
     if header.block_bytes as usize != BLOCK_BYTES {
         let what = format!("its blocks have {} bytes; the data path knows only {BLOCK_BYTES}", header.block_bytes);
         return Err(SimError::Options(format!("the recording cannot be replayed: {what}")));
@@ -381,10 +389,64 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
             core.measure(id, Some(header.store_bytes / BLOCK_BYTES as u64));
         }
     }
+    let mut doubts = vec![];
+    for (n, disk) in header.disks.iter().enumerate() {
+        let lacks = set_locks(&mut core, DiskId(n as u32), disk)?;
+        doubts.extend(lacks.into_iter().map(|what| format!("{}: {what}", disk.name)));
+    }
     for (n, disk) in disks.iter_mut().enumerate() {
         disk.capacity_blocks = core.stats(DiskId(n as u32)).capacity_blocks;
     }
-    Ok((core, disks))
+    Ok((core, disks, doubts))
+}
+
+/// Locks of a disk as they were when it was recorded, as far as they fit: in a smaller cache pins may be too many. What
+/// they lack, in words.
+fn set_locks(core: &mut Core, id: DiskId, disk: &RecordedDisk) -> Result<Vec<String>, SimError> {
+    let was = &disk.locks;
+    if was.mode.is_empty() {
+        return Ok(vec![]);
+    }
+    let mode = was.mode.parse().map_err(|e: UnknownName| bad(disk, e.to_string()))?;
+    let &RecordedLocks { budget_permille, keep_held, miss_entries, victim_blocks, .. } = was;
+    core.set_locking(id, LockSettings { mode, budget_permille, keep_held, miss_entries, victim_blocks });
+    let ranges = |all: &[(u64, u64)]| -> Vec<ByteRange> {
+        all.iter().map(|&(offset, bytes)| ByteRange { offset, bytes }).collect()
+    };
+    let mut lacks = vec![];
+    let pins = ranges(&was.pins);
+    match core.set_pins(id, &pins) {
+        Err(PinError::OverBudget { pinned_bytes, budget_bytes }) => {
+            lacks.push(format!(
+                "its pins are {pinned_bytes} bytes, and {budget_bytes} may be locked in the simulated cache: no more \
+                 of them are pinned"
+            ));
+            let fitting = first_blocks(&pins, budget_bytes / BLOCK_BYTES as u64);
+            core.set_pins(id, &fitting).map_err(|e| bad(disk, e.to_string()))?;
+        }
+        Err(PinError::NoRoom) => lacks.push("the list of its pins does not fit into the simulated cache".into()),
+        other => other.map_err(|e| bad(disk, e.to_string()))?,
+    }
+    match core.set_lock_profile(id, &ranges(&was.profile)) {
+        Err(PinError::NoRoom) => lacks.push("its profile does not fit into the simulated cache".into()),
+        other => other.map_err(|e| bad(disk, e.to_string()))?,
+    }
+    Ok(lacks)
+}
+
+/// The first of these ranges, that touch no more than so many blocks together.
+fn first_blocks(ranges: &[ByteRange], blocks: u64) -> Vec<ByteRange> {
+    let (bytes, mut left, mut first) = (BLOCK_BYTES as u64, blocks, vec![]);
+    for range in ranges {
+        let from = range.offset / bytes;
+        let end = range.end().min((from + left) * bytes);
+        if end <= range.offset {
+            break;
+        }
+        first.push(ByteRange { offset: range.offset, bytes: end - range.offset });
+        left -= end.div_ceil(bytes) - from;
+    }
+    first
 }
 
 /// The first disk of the recording that keeps its blocks together with disk `n`, `n` itself perhaps.
@@ -397,6 +459,31 @@ fn first_of(header: &RecordingHeader, n: usize) -> Option<usize> {
 fn disks_with(header: &RecordingHeader, n: usize) -> u32 {
     let together = |with: &String| header.disks.iter().filter(|d| d.together_with.as_ref() == Some(with)).count();
     header.disks[n].together_with.as_ref().map_or(1, together).max(1) as u32
+}
+
+/// What a recording does not say of the locks of disk `n`.
+fn lock_doubts(header: &RecordingHeader, n: usize) -> Vec<&'static str> {
+    let disk = &header.disks[n];
+    let is_online = disk.locks.mode == LockMode::Online.name();
+    let mut all = vec![];
+    if is_online && disk.cached_blocks > 0 {
+        all.push("what the rule that locks had counted and locked before the recording is not in it");
+    }
+    if is_online && disk.capacity_blocks > GUARDED_WHOLE {
+        all.push(
+            "the rule that locks watches a sample of the blocks, which depends on a secret of the daemon; the \
+             simulation has another",
+        );
+    }
+    let common = |disk: &RecordedDisk| (disk.locks.budget_permille, disk.locks.keep_held, disk.locks.victim_blocks);
+    let together = |other: &RecordedDisk| other.together_with.is_some() && other.together_with == disk.together_with;
+    if header.disks.iter().any(|other| together(other) && common(other) != common(disk)) {
+        all.push(
+            "disks that keep their blocks together have different settings of locks, of which those hold that were set \
+             last; the recording does not say which",
+        );
+    }
+    all
 }
 
 /// Why the daemon may have found other blocks than a simulation can.
@@ -440,6 +527,7 @@ fn doubts(recording: &Recording) -> Vec<String> {
         if disk.policy == PolicyKind::WTinyLfu.name() {
             doubt("W-TinyLFU's sketch is keyed by a secret of the daemon; the simulation has another");
         }
+        lock_doubts(header, n).into_iter().for_each(doubt);
     }
     all
 }

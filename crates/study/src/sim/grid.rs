@@ -11,7 +11,7 @@ use undercroft_engine::AnyPolicyKind;
 use undercroft_units::{SLOTS_MAX, SlotsError, WrittenSize, human_size};
 
 /// Bytes that a block of a simulated cache takes at most, with what policies remember of absent ones.
-const BYTES_PER_BLOCK: u64 = 64;
+pub(crate) const BYTES_PER_BLOCK: u64 = 64;
 
 /// What is to be simulated of one trace.
 #[derive(Clone, Copy, Debug)]

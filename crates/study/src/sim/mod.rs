@@ -29,6 +29,8 @@ pub mod guest_policy;
 pub mod hierarchy;
 pub mod host;
 pub mod latency;
+pub mod locks;
+mod near;
 mod reference;
 mod rule;
 mod run;

@@ -7,8 +7,8 @@ use undercroft_engine::{Access, Index, Outcome, PolicyKind};
 use undercroft_study::sim::Go;
 use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, DaemonTiming, replay};
 use undercroft_trace::recording::{
-    DiskEnd, RecordedDisk, RecordedFailure, RecordedOp, Recording, RecordingHeader, RecordingWriter, Row, Trailer,
-    VERSION,
+    DiskEnd, RecordedDisk, RecordedFailure, RecordedLocks, RecordedOp, Recording, RecordingHeader, RecordingWriter,
+    Row, Trailer, VERSION,
 };
 use undercroft_trace::synth::Zipf;
 
@@ -153,6 +153,72 @@ fn doubts_and_impossible_disks_are_told() {
     assert!(refused(&|h| h.disks[0].capacity_blocks = 1 << 40).contains("smaller"));
     assert!(refused(&|h| h.disks[0].size_bytes = u64::MAX).contains("8EiB"));
     assert!(refused(&|h| h.block_bytes = 512).contains("512 bytes"));
+}
+
+/// Settings of locks as the daemon writes them.
+fn locks(mode: &str) -> RecordedLocks {
+    RecordedLocks { mode: mode.into(), budget_permille: 500, ..RecordedLocks::default() }
+}
+
+#[test]
+fn pins_that_do_not_fit_a_smaller_cache_are_pinned_as_far_as_they_do() {
+    let mut header = header();
+    // They touch 93 blocks: the first range begins and ends within one.
+    let pins = vec![(1000, 31 * BLOCK), (100 * BLOCK, 30 * BLOCK), (200 * BLOCK, 31 * BLOCK)];
+    header.disks[0].locks = RecordedLocks { pins, ..locks("off") };
+    // Each pinned block, and then many others, and the pinned ones again.
+    let one = |block: u64, n: usize| row(RecordedOp::Read, block * BLOCK, BLOCK, n as u64 * 1_000_000);
+    let pinned = || (0..32).chain(100..130).chain(200..231);
+    let blocks = pinned().chain(1000..3000).chain(pinned());
+    let rows: Vec<Row> = blocks.enumerate().map(|(n, block)| one(block, n)).collect();
+    let hits = |options: &DaemonOptions| {
+        let done = replayed(&header, &rows, options);
+        (done.disks[0].simulated.hit_blocks, done.doubts)
+    };
+    let (whole, doubts) = hits(&DaemonOptions { policy: Some(PolicyKind::Lru), ..DaemonOptions::default() });
+    assert_eq!((whole, doubts), (93, vec![]));
+    let small = DaemonOptions { capacity_blocks: Some(100), policy: Some(PolicyKind::Lru), ..DaemonOptions::default() };
+    let (fewer, doubts) = hits(&small);
+    assert!((45..=50).contains(&fewer), "{fewer}");
+    assert!(doubts.len() == 1 && doubts[0].contains("of them are pinned"), "{doubts:?}");
+    // There is a cache, but none of it may be locked.
+    let (none, doubts) = hits(&DaemonOptions { capacity_blocks: Some(1), ..small });
+    assert_eq!((none, doubts.len()), (0, 1), "{doubts:?}");
+}
+
+#[test]
+fn what_a_recording_does_not_say_of_locks_is_told() {
+    let doubts = |change: &dyn Fn(&mut RecordingHeader)| {
+        let mut header = header();
+        change(&mut header);
+        replayed(&header, &reads(10), &DaemonOptions::default()).doubts.join("\n")
+    };
+    assert_eq!(doubts(&|h| h.disks[0].locks = locks("online")), "");
+    let warm = doubts(&|h| {
+        h.disks[0].locks = locks("online");
+        h.disks[0].cached_blocks = 5;
+    });
+    assert!(warm.contains("had counted and locked before"), "{warm}");
+    let large = doubts(&|h| {
+        h.disks[0].locks = locks("online");
+        h.disks[0].capacity_blocks = 5000;
+    });
+    assert!(large.contains("watches a sample of the blocks"), "{large}");
+    let pool = doubts(&|h| {
+        h.disks[0].together_with = Some("web:root".into());
+        h.disks[0].locks = locks("off");
+        let second = RecordedDisk { name: "web:data".into(), ..h.disks[0].clone() };
+        h.disks.push(second);
+        h.disks[1].locks.budget_permille = 100;
+    });
+    assert_eq!(pool.matches("those hold that were set last").count(), 2, "{pool}");
+    let bad = RecordedLocks { mode: "lines".into(), ..locks("off") };
+    let dir = tempfile::tempdir().expect("a place");
+    let mut header = header();
+    header.disks[0].locks = bad;
+    let mut recording = Recording::open(recorded(&dir, &header, &[])).expect("a recording");
+    let refused = replay(&mut recording, &DaemonOptions::default(), &mut |_| Go::On).expect_err("no such mode");
+    assert!(refused.to_string().contains("known are off, static, online"), "{refused}");
 }
 
 #[test]

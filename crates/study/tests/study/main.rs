@@ -8,6 +8,7 @@ mod curves;
 mod daemon;
 mod guest_kinds;
 mod guests;
+mod locks;
 mod lru;
 mod partition;
 mod processor;

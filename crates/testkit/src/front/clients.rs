@@ -88,6 +88,8 @@ pub struct Guest<C> {
     pub pages: Vec<[u8; FRAME_BYTES]>,
     /// The page that the next request, of one block, is for; `None` for memory that is not seen.
     pub page: Option<u32>,
+    /// Requests may be of several blocks, aligned to them: the pages behind that one are for the others.
+    pub runs: bool,
     /// Pages that the core has copied.
     pub copies: u32,
     /// The guest keeps something else than what it reads: its file system is encrypted.
@@ -106,7 +108,8 @@ impl<C: Client> Client for Guest<C> {
     fn take(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
         self.data.take(req, at, bytes);
         if let Some(page) = self.page {
-            let kept = &mut self.pages[page as usize][at..at + bytes.len()];
+            let (page, at) = (page as usize + at / FRAME_BYTES, at % FRAME_BYTES);
+            let kept = &mut self.pages[page][at..at + bytes.len()];
             kept.copy_from_slice(bytes);
             if self.opaque {
                 kept.iter_mut().for_each(|byte| *byte ^= 0x5a);
@@ -120,7 +123,7 @@ impl<C: Client> Client for Guest<C> {
 
     #[inline]
     fn page(&mut self, _req: ReqId, at: usize) -> Option<u32> {
-        self.page.filter(|_| at == 0)
+        self.page.filter(|_| at == 0 || self.runs).map(|page| page + (at / FRAME_BYTES) as u32)
     }
 
     fn copy_page(&mut self, _disk: DiskId, page: u32, to: &mut [u8; FRAME_BYTES]) -> bool {

@@ -72,7 +72,9 @@ impl<P: FaultInjection> Sim<P> {
         }
         let req = Request { id: ReqId { port: 0, tag: 0 }, disk: DiskId(d as u32), op, offset, len };
         let Some(req) = self.world.start(req, must) else { return false };
+        let watched = self.watch_locks(&req);
         self.apply(Event::Request(req));
+        self.judge_watched(watched);
         true
     }
 

@@ -255,7 +255,8 @@ impl<P: FaultInjection> Sim<P> {
     /// The core is told of a disk's ports, as a worker tells it.
     pub(super) fn open_ports(&mut self, d: usize) {
         self.world.sides[d].untold.clear();
-        if self.extras.loses {
+        // With an SSD store below it the core flushes disks by itself, and tells ports what that has failed to do.
+        if self.extras.loses || self.ssd.is_some() {
             let id = DiskId(d as u32);
             for port in 0..self.world.ports {
                 let port = self.world.port_of(id, port);

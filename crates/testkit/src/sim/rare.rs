@@ -168,6 +168,7 @@ impl<P: FaultInjection> Sim<P> {
             self.read_meter(d);
         }
         (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+        self.forget_locks(d);
         let parted = self.part_from_ssd(d);
         self.core().remove_disk(id);
         self.world.goes(d);
@@ -212,6 +213,7 @@ impl<P: FaultInjection> Sim<P> {
         self.world.note(|| "CRASH".into());
         let power_cut = self.rng.one_in(2);
         self.stop_before_crash();
+        let images_lose = self.rest_before_crash() || power_cut;
         self.crash_ssd(power_cut);
         for d in 0..self.world.sides.len() {
             self.see(Seen::Crash, d);
@@ -223,7 +225,7 @@ impl<P: FaultInjection> Sim<P> {
         for d in 0..self.world.sides.len() {
             let now = self.world.tick();
             let side = &mut self.world.sides[d];
-            side.disk.crash(power_cut, &mut self.rng).into_iter().for_each(|buf| core.reclaim(buf));
+            side.disk.crash(images_lose, &mut self.rng).into_iter().for_each(|buf| core.reclaim(buf));
             if let Err(what) = side.model.restart(side.disk.medium(), now) {
                 self.world.violate(format!("disk {d}: {what}"));
             }

@@ -15,7 +15,7 @@ const OPERATIONS_MAX: u64 = 100_000;
 
 impl<P: FaultInjection> Sim<P> {
     /// Every disk does what it was told, and what follows from it.
-    fn finish_operations(&mut self) {
+    pub(super) fn finish_operations(&mut self) {
         for _ in 0..OPERATIONS_MAX {
             (0..self.world.sides.len()).for_each(|d| self.finish_operations_of(d));
             self.finish_devices();
@@ -41,6 +41,7 @@ impl<P: FaultInjection> Sim<P> {
             let now = self.world.tick();
             if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {
                 self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+                self.world.delivered(&done);
                 self.apply(Event::IoDone(done));
             }
         }
@@ -96,6 +97,7 @@ impl<P: FaultInjection> Sim<P> {
         }
         self.judge_shares();
         self.judge_displaced();
+        self.judge_locks_at_rest();
         for d in 0..self.world.sides.len() {
             self.leave(d);
         }

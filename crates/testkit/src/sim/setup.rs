@@ -3,10 +3,10 @@
 //! Owns the drawing of it. Never runs a step. Invariant: everything comes from the seed; what came to the simulation
 //! later is drawn from numbers of its own, so that the seeds of old faults run as they did.
 
-use super::Sim;
 use super::extras::Extras;
 use super::ssd::SsdRun;
 use super::successor::{self, Left};
+use super::{Sim, locks};
 use crate::alike::SimBase;
 use crate::outcome::Outcome;
 use crate::rng::Rng;
@@ -143,7 +143,7 @@ impl<P: FaultInjection> Sim<P> {
         let multi_block = if extras.opaque { 40 } else { *rng.pick(&[2, 4, 10, 90]) };
         let multi_block = multi_block.max(if extras.offsets.is_some() { 20 } else { 0 });
         let mostly_reads = rng.one_in(3) || clones || extras.opaque;
-        let world = World::new(sims, rng.bits(), with_log);
+        let (world, on) = (World::new(sims, rng.bits(), with_log), extras.on);
         let mut sim = Self {
             rng,
             core: None,
@@ -170,19 +170,25 @@ impl<P: FaultInjection> Sim<P> {
             hinted: vec![Hint::Normal; disks],
             scanned: vec![false; disks],
             measured: vec![None; disks],
+            locks: locks::drawn(seed, on, disks),
         };
         sim.world.sides.iter_mut().take(sim.extras.disks_of_first()).for_each(|side| side.guest_of = 0);
         sim.world.sides.iter_mut().enumerate().for_each(|(d, side)| side.opaque = sim.extras.is_opaque(d, seed));
         if sim.extras.loses {
             sim.world.ports = 3;
         }
-        for (i, base) in bases.into_iter().enumerate() {
-            let side = &mut sim.world.sides[i];
-            side.base = base;
-            side.group = sim.disk_options[i].group.map_or(10 + i as u64, |g| u64::from(g.0));
-        }
+        sim.stand_on(bases);
         sim.boot();
         sim
+    }
+
+    /// Disks stand on their bases, and those that share contents are told apart from the others.
+    fn stand_on(&mut self, bases: Vec<Option<SimBase>>) {
+        for (i, base) in bases.into_iter().enumerate() {
+            let side = &mut self.world.sides[i];
+            side.base = base;
+            side.group = self.disk_options[i].group.map_or(10 + i as u64, |g| u64::from(g.0));
+        }
     }
 
     pub(super) fn boot(&mut self) {
@@ -209,6 +215,7 @@ impl<P: FaultInjection> Sim<P> {
         self.world.forget_guests();
         for d in 0..self.world.sides.len() {
             (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+            self.forget_locks(d);
             self.open_ports(d);
         }
         for d in 0..self.world.sides.len() {

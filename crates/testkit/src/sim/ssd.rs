@@ -12,7 +12,7 @@ use undercroft_cache::fault_injection::{FaultInjection, NoFaults};
 use undercroft_cache::ssd::{
     Admission, BootId, Format, Identity, Kept, Known, Media, OutOfService, Region, Ssd, SsdUse, Stamp, StoreId,
 };
-use undercroft_cache::{DiskId, DiskOptions, Event, Op, ReqId, Request, SSD};
+use undercroft_cache::{DiskId, DiskOptions, Durability, Event, Op, ReqId, Request, SSD};
 
 /// Bytes of a region: the tables, and some segments.
 const REGION_BYTES: u64 = 6 << 20;
@@ -46,6 +46,8 @@ pub(super) struct SsdRun {
     dies_in: Option<u64>,
     /// Steps in a row in which no device does anything.
     stalled: u64,
+    /// Draws which disks are flushed before their images are looked at, and when images lose what is not durable.
+    flushing: Rng,
 }
 
 impl SsdRun {
@@ -66,8 +68,9 @@ impl SsdRun {
         let mut more = Rng::new(seed ^ 0xba5e_0000_0000_0000);
         let bases_apart = more.one_in(4);
         let late = if more.one_in(8) { more.below(3000) } else { 0 };
-        let (recorded, dies_in) = (Vec::new(), None);
-        Some(Self { rng, boot: 1, names: 0, recorded, admission, bases_apart, rots, late, dies_in, stalled: 0 })
+        let (recorded, dies_in, flushing) = (Vec::new(), None, Rng::new(seed ^ 0xf105_0000_0000_0000));
+        let (boot, names, stalled) = (1, 0, 0);
+        Some(Self { rng, boot, names, recorded, admission, bases_apart, rots, late, dies_in, stalled, flushing })
     }
 
     /// Its devices.
@@ -326,7 +329,45 @@ impl<P: FaultInjection> Sim<P> {
         }
     }
 
-    /// A disk has not been changed for a while: its image is looked at.
+    /// The core flushes a disk by itself.
+    fn flush_unasked(&mut self, d: usize) {
+        let id = DiskId(d as u32);
+        // Clients may begin requests while there is room for one.
+        if self.core().room(id) < 2 {
+            return;
+        }
+        self.world.note(|| format!("disk {d} is flushed unasked"));
+        self.world.sides[d].expects_flush = true;
+        self.apply(Event::MakeDurable { disk: id });
+        self.world.sides[d].expects_flush = false;
+    }
+
+    /// Some crashes come when all disks have come to rest, which is written down; then the images lose what is not
+    /// durable though the host goes on, and their stamps stay as they are: a server of files has died, or a file system
+    /// that could not write something back has given it up. Whether that happens now.
+    pub(super) fn rest_before_crash(&mut self) -> bool {
+        let is_stopped = self.core().ssd().is_none_or(Ssd::is_stopped);
+        if is_stopped || !self.ssd.as_mut().is_some_and(|run| run.flushing.one_in(3)) {
+            return false;
+        }
+        self.rest();
+        for _ in 0..2 {
+            // What was to be flushed first is written down the second time.
+            for d in 0..self.world.sides.len() {
+                self.rest_in_ssd(d);
+            }
+            if self.world.violation.is_none() {
+                self.finish_operations();
+            }
+        }
+        if self.world.violation.is_none() && self.ssd.as_mut().is_some_and(|run| run.flushing.one_in(2)) {
+            self.world.note(|| "the SSD store is stopped, and no image answers".into());
+            self.end_ssd(&[]);
+        }
+        true
+    }
+
+    /// A disk has not been changed for a while: its image is looked at, perhaps before all of it is durable.
     fn rest_in_ssd(&mut self, d: usize) {
         let id = DiskId(d as u32);
         if let Some(base) = self.core().ssd_base_of(id) {
@@ -334,8 +375,13 @@ impl<P: FaultInjection> Sim<P> {
             self.world.note(|| format!("the base of disk {d} rests in the SSD store: {written:?}"));
         }
         let Some(since) = self.core().quiet_since(id) else { return };
+        let flushes = self.ssd.as_mut().is_some_and(|run| run.flushing.one_in(2));
+        if flushes && self.core().durability(id) == Durability::Unflushed {
+            return self.flush_unasked(d);
+        }
         let changes = self.world.sides[d].disk.changes;
         if self.core().rest_ssd(id, since, stamp(changes)) {
+            self.outcome.stamped += 1;
             self.world.note(|| format!("disk {d} rests in the SSD store with stamp {changes}"));
             self.is_recorded(d);
             self.apply(Event::Tick);
@@ -384,7 +430,12 @@ impl<P: FaultInjection> Sim<P> {
         if let Some(run) = &mut self.ssd {
             run.recorded = self.world.sides.iter().map(|side| side.disk.changes).collect();
         }
-        self.core().stop_ssd(&stamps);
+        self.end_ssd(&stamps);
+    }
+
+    /// The store stops in order, and is told these stamps.
+    fn end_ssd(&mut self, stamps: &[(DiskId, Stamp)]) {
+        self.core().stop_ssd(stamps);
         let mut left = STOP_STEPS;
         while left > 0 && self.world.violation.is_none() {
             self.apply(Event::Tick);

@@ -127,8 +127,9 @@ impl<P: FaultInjection> Sim<P> {
         if parts { self.core().part_ssd(DiskId(d as u32)) } else { None }
     }
 
-    /// It has gone: what its image says is written down, if there is time.
+    /// It has gone, its image flushed: what that says is written down, if there is time.
     pub(super) fn leave_ssd_after(&mut self, d: usize, (own, base): (OwnerId, Option<OwnerId>)) {
+        self.world.sides[d].disk.sync();
         let of_base = base.map(|base| (base, false));
         for (owner, is_own) in of_base.into_iter().chain([(own, true)]) {
             let stamp = if is_own { self.stamp_of(d) } else { stamp(BASE_STAMP) };

@@ -69,7 +69,10 @@ impl<F: FaultInjection> Run<F> {
         self.ssd().set_admission(Admission::All);
         let discards = self.discards;
         self.ssd().set_discards(discards);
-        (0..self.images.len()).for_each(|image| self.set_domain(image));
+        for image in 0..self.images.len() {
+            self.set_domain(image);
+            self.tell_pins(image);
+        }
         self.ssd().go_on();
         if is_quiet {
             self.change_at_once();

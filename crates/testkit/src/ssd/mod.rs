@@ -9,6 +9,7 @@
 mod device;
 mod handover;
 mod images;
+mod pins;
 mod restart;
 mod steps;
 
@@ -18,7 +19,7 @@ use images::{Image, Numbers};
 use std::collections::BTreeSet;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::ssd::{
-    Admission, BootId, Format, OwnerId, Region, Ssd, SsdFound, SsdIo, StoreId, Token, Verified, WaitId,
+    Admission, BootId, Format, OwnerId, Pinned, Region, Ssd, SsdFound, SsdIo, StoreId, Token, Verified, WaitId,
 };
 
 /// What to run.
@@ -61,6 +62,8 @@ pub struct SsdOutcome {
     pub written: [u64; 2],
     /// Bytes of blocks that were kept though their segment was the oldest.
     pub cleaned: u64,
+    /// Of these, pinned ones.
+    pub pinned: u64,
     /// Blocks refused.
     pub refused: u64,
     /// Blocks of which equal ones were there, at the ends of runs of the program.
@@ -84,6 +87,7 @@ impl SsdOutcome {
         self.faults += o.faults;
         self.waited += o.waited;
         self.cleaned += o.cleaned;
+        self.pinned += o.pinned;
         self.refused += o.refused;
         self.linked += o.linked;
     }
@@ -146,6 +150,10 @@ struct Run<F: FaultInjection> {
     ssd: Option<Ssd<F>>,
     /// Of each image, if it is attached.
     owners: Vec<Option<OwnerId>>,
+    /// Blocks of images are pinned in this run.
+    has_pins: bool,
+    /// What is pinned of each image that is attached.
+    pins: Vec<Pinned>,
     /// Blocks that are held, as far as the run knows.
     held: BTreeSet<(usize, u64)>,
     /// Operations that were asked for, and those that are done.
@@ -195,6 +203,7 @@ impl<F: FaultInjection> Run<F> {
             images.iter_mut().for_each(Image::become_alike);
         }
         let owners = vec![None; images.len()];
+        let pins = vec![Pinned::default(); images.len()];
         let mut run = Self {
             bug,
             rng,
@@ -214,6 +223,8 @@ impl<F: FaultInjection> Run<F> {
             images,
             ssd: None,
             owners,
+            has_pins: plan.seed % 4 == 3,
+            pins,
             held: BTreeSet::new(),
             asked: Vec::new(),
             done: Vec::new(),
@@ -271,6 +282,7 @@ impl<F: FaultInjection> Run<F> {
         for stats in self.ssd.iter().flat_map(Ssd::stats) {
             let (written, admitted) = (stats.written.total(), stats.written.admitted);
             self.outcome.cleaned += stats.written.cleaning;
+            self.outcome.pinned += stats.written.pins;
             self.outcome.linked += stats.linked;
             if !self.has_faults {
                 self.outcome.written[0] += written;

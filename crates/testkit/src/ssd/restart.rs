@@ -49,6 +49,7 @@ impl<F: FaultInjection> Run<F> {
             image.changes.clear();
         }
         self.owners.fill(None);
+        self.pins.fill(Pinned::default());
     }
 
     fn others_change_while_away(&mut self) {

@@ -18,6 +18,11 @@ impl<F: FaultInjection> Run<F> {
             self.hand_over();
             return;
         }
+        if self.has_pins && self.rng.one_in(10) {
+            self.step_with_pins();
+            self.take_released();
+            return self.check_held();
+        }
         match self.rng.below(100) {
             0..=21 => self.offer_some(),
             22..=35 => self.look_up_some(),
@@ -37,18 +42,18 @@ impl<F: FaultInjection> Run<F> {
     }
 
     /// An image that is attached, and its owner.
-    fn some_image(&mut self) -> Option<(usize, OwnerId)> {
+    pub(super) fn some_image(&mut self) -> Option<(usize, OwnerId)> {
         let image = self.rng.below(self.images.len() as u64) as usize;
         Some((image, self.owners[image]?))
     }
 
-    fn some_range(&mut self, image: usize, most: u64) -> std::ops::Range<u64> {
+    pub(super) fn some_range(&mut self, image: usize, most: u64) -> std::ops::Range<u64> {
         let blocks = self.images[image].blocks.len() as u64;
         let first = self.rng.below(blocks);
         first..(first + self.rng.between(1, most)).min(blocks)
     }
 
-    fn offer_some(&mut self) {
+    pub(super) fn offer_some(&mut self) {
         let Some((image, owner)) = self.some_image() else { return };
         for block in self.some_range(image, 60) {
             // The core has a block of which a change is under way as it was before, until that is submitted.
@@ -56,7 +61,8 @@ impl<F: FaultInjection> Run<F> {
                 continue;
             }
             let bytes = self.images[image].page(block);
-            let hint = Hint { reused: self.rng.one_in(2), guest_holds: self.rng.one_in(20) };
+            let pinned = self.is_pinned(image, block);
+            let hint = Hint { reused: self.rng.one_in(2), guest_holds: self.rng.one_in(20), pinned };
             let now = self.now;
             match self.ssd().offer(owner, block, &bytes, hint, now) {
                 Offered::Present => {
@@ -330,7 +336,7 @@ impl<F: FaultInjection> Run<F> {
                 } else {
                     self.ssd().detach(owner)
                 }
-                self.owners[image] = None;
+                (self.owners[image], self.pins[image]) = (None, Pinned::default());
                 // Blocks stay held until they are let go or evicted.
             }
             None => {

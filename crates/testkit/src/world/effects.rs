@@ -101,6 +101,9 @@ impl Effects for World {
         if let Some(base) = side.base.as_mut().filter(|_| changes) {
             base.change(io.offset, io.len);
         }
+        if io.kind == IoKind::Flush && side.expects_flush {
+            side.own_flushes.push(io.op);
+        }
         if let Err(why) = self.sides[io.disk.0 as usize].disk.submit(io, now) {
             self.violate(why);
         }

@@ -16,6 +16,9 @@ const FILES: [&str; 4] = [
     "crates/cache/src/core/live.rs",
 ];
 
+/// The keys of a setting that has several; of others the key has the setting's name.
+const SEVERAL: (&str, [&str; 5]) = ("locking", ["lock", "lock_budget", "lock_held", "miss_table", "victim_buffer"]);
+
 /// Who else names a setting of a disk, outside of the core, and what for.
 const USES: &[(&str, &str, &str)] = &[
     ("crates/config/src/pools.rs", "hint", "a disk with a hint keeps its blocks apart"),
@@ -25,6 +28,8 @@ const USES: &[(&str, &str, &str)] = &[
     ("crates/daemon/src/service/mod.rs", "readahead_bytes", "what it takes comes out of the share"),
     ("crates/daemon/src/service/record.rs", "readahead_bytes", "a replay reads ahead as far"),
     ("crates/daemon/src/service/record.rs", "exclusive", "a recording says whose cache it saw"),
+    ("crates/daemon/src/service/shown.rs", "locking", "a disk that waits is shown with it"),
+    ("crates/daemon/src/service/record.rs", "locking", "a replay locks the same"),
 ];
 
 /// Who names `goal` above the engine, in how many lines, and what for. It stands for the keys of VMs, containers and
@@ -60,10 +65,14 @@ fn settings() -> Vec<String> {
 fn a_setting_of_a_disk_is_in_four_files() {
     let [declared, read, checked, _] = FILES.map(text);
     for field in settings() {
-        let key = field.strip_suffix("_bytes").unwrap_or(&field);
-        assert!(declared.contains(&format!("\"{key}\"")), "{key} is not declared in {}", FILES[0]);
-        assert!(read.contains(&format!("pub {key}: Option<")), "{key} is not read in {}", FILES[1]);
-        assert!(checked.contains(&format!("(DiskPlan, {key}, settings.{field},")), "{key} is not in {}", FILES[2]);
+        let own = [field.strip_suffix("_bytes").unwrap_or(&field)];
+        let (keys, ends) = if field == SEVERAL.0 { (&SEVERAL.1[..], ".") } else { (&own[..], ",") };
+        for key in keys {
+            assert!(declared.contains(&format!("\"{key}\"")), "{key} is not declared in {}", FILES[0]);
+            assert!(read.contains(&format!("pub {key}: Option<")), "{key} is not read in {}", FILES[1]);
+            let there = checked.contains(&format!("(DiskPlan, {key}, settings.{field}{ends}"));
+            assert!(there, "{key} is not in {}", FILES[2]);
+        }
     }
 }
 

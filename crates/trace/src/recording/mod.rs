@@ -198,6 +198,28 @@ pub struct RecordedDisk {
     /// capacity is that of all of them.
     #[serde(default)]
     pub together_with: Option<String>,
+    /// What was set of its locks.
+    #[serde(default)]
+    pub locks: RecordedLocks,
+}
+
+/// How blocks of a disk came to be locked, when its recording began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedLocks {
+    /// The mode; empty in recordings that do not say: nothing was locked.
+    pub mode: String,
+    /// How much could be, in thousandths of what the disk could keep.
+    pub budget_permille: u16,
+    /// Whether what the guest held stayed locked.
+    pub keep_held: bool,
+    /// Blocks that the table of misses showed.
+    pub miss_entries: u16,
+    /// Blocks of the victim buffer.
+    pub victim_blocks: u16,
+    /// What was pinned, and what a profile named: first byte, and how many.
+    pub pins: Vec<(u64, u64)>,
+    /// See above.
+    pub profile: Vec<(u64, u64)>,
 }
 
 /// What a recording knew when it ended.

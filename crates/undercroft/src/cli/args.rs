@@ -3,8 +3,8 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use super::operate::args::{
-    AttachArgs, CheckArgs, DropCacheArgs, DuplicatesArgs, KsmArgs, RangesArgs, RecordArgs, ReloadArgs, ServeArgs,
-    SetArgs, SharesArgs, SsdArgs, StatusArgs, StopArgs, UpgradeArgs, WhyArgs,
+    AttachArgs, CheckArgs, DropCacheArgs, DuplicatesArgs, KsmArgs, MissesArgs, PinArgs, RangesArgs, RecordArgs,
+    ReloadArgs, ServeArgs, SetArgs, SharesArgs, SsdArgs, StatusArgs, StopArgs, UpgradeArgs, WhyArgs,
 };
 use super::operate::disks::{AttachDiskArgs, DetachDiskArgs};
 use super::operate::hot_sets::{HotSetArgs, WarmArgs};
@@ -95,8 +95,12 @@ pub enum Command {
     Set(SetArgs),
     /// Show how the store is divided among VMs, containers and disks
     Shares(SharesArgs),
-    /// Say why a share changed
+    /// Say why a share changed, or where a block is and why
     Why(WhyArgs),
+    /// Pin blocks of a disk, which are never evicted then, or show what is pinned
+    Pin(Box<PinArgs>),
+    /// Show the blocks that miss most
+    Misses(MissesArgs),
     /// Inside a guest: print where a container's files are on the virtual disk
     Ranges(RangesArgs),
     /// Record what guests ask for into a Parquet file, for simulations and analysis

@@ -18,8 +18,8 @@ pub mod watch;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;
-use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, mount, ranges, record, serve, shares, ssd};
-use operate::{status, upgrade, volume_plugin};
+use operate::{attach, check, control, disks, duplicates, hot_sets, ksm, misses, mount, pins, ranges, record, serve};
+use operate::{shares, ssd, status, upgrade, volume_plugin};
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -108,6 +108,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Set(args) => control::set(&args, out),
         Command::Shares(args) => shares::shares(&args, out),
         Command::Why(args) => shares::why(&args, out),
+        Command::Pin(args) => pins::run(&args, out),
+        Command::Misses(args) => misses::run(&args, out),
         Command::Ranges(args) => ranges::ranges(args, out),
         Command::Record(args) => record::run(&args, out),
         Command::Curve(args) => curve::run(&args, out),

@@ -5,6 +5,7 @@
 mod attach;
 mod curves;
 mod figures;
+mod pins;
 mod place;
 mod serve;
 mod usage;

@@ -111,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-pub const COMMANDS: [&str; 32] = [
+pub const COMMANDS: [&str; 34] = [
     "lab",
     "ssd",
     "upgrade",
@@ -127,6 +127,8 @@ pub const COMMANDS: [&str; 32] = [
     "set",
     "shares",
     "why",
+    "pin",
+    "misses",
     "ranges",
     "record",
     "curve",

@@ -147,7 +147,7 @@ fn man_pages_have_no_warnings() {
     let mut pages: Vec<String> = COMMANDS.iter().map(|c| format!("man/man1/undercroft-{c}.1")).collect();
     for (of, below) in [
         ("trace", &["info", "convert", "head", "split", "merge", "sample", "synth"][..]),
-        ("lab", &["trace", "caches", "cores", "response"]),
+        ("lab", &["trace", "caches", "cores", "blocks", "response"]),
         ("ksm", &["status", "on", "off"]),
         ("ssd", &["start", "stop", "drop"]),
     ] {

@@ -163,6 +163,7 @@ impl<P: FaultInjection> Disk<P> {
             }
             Some(Near::Reading { .. }) => {
                 self.stats.joined_blocks += 1;
+                self.locking.missed(block);
                 Served::Miss
             }
             None if self.adopt(block, cx.arena) => {
@@ -172,6 +173,7 @@ impl<P: FaultInjection> Disk<P> {
             }
             None => {
                 self.stats.miss_blocks += 1;
+                self.locking.missed(block);
                 Served::Miss
             }
         }

@@ -4,7 +4,7 @@
 //! Owns the way of a run through the disk. Never serves a block otherwise than block by block would: the index and what
 //! is known of the guest see the same calls in the same order (`engine/src/guest/exclusive/run.rs`). Invariants:
 //! nothing gets a slot or loses one between the look at a run and its last copy; what a page held is copied aside
-//! before any page of the run is written to.
+//! before any page of the run is written to; no run is served past a rule that is to hear of its blocks.
 
 use crate::content::ContentHash;
 use crate::disk::{B, Cx, Disk};
@@ -18,10 +18,11 @@ use undercroft_engine::{Departure, RUN_MAX, Run};
 pub(super) const RUN_MIN: usize = 4;
 
 impl<P: FaultInjection> Disk<P> {
-    /// Whether reads of several blocks are served by runs.
+    /// Whether reads of several blocks are served by runs. Not where a rule that locks blocks is to hear of each: it
+    /// does where the cache keeps what the guest holds as well, which has a table all the same.
     #[inline]
     pub(super) fn has_runs(&self, arena: &Store) -> bool {
-        !self.settings.first_to_go() && self.side.has_table(arena)
+        !self.settings.first_to_go() && self.side.has_table(arena) && !self.residents.is_heard()
     }
 
     /// Serves at most `most` whole blocks of a read from byte `at` of the disk on, as far as they are in slots and

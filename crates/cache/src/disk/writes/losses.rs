@@ -1,8 +1,9 @@
 //! Changes that a disk acknowledged and then lost with its server, and which ports have not been told of it.
 //!
 //! Owns the rule by which flushes fail: that of errseq_t in Linux, with a port in place of an open file. Never knows
-//! which bytes were lost. Invariant: after a loss, no flush of a port succeeds before one of its flushes, or one of its
-//! writes that must be durable, has failed.
+//! which bytes were lost. Invariants: after a loss, no flush of a port succeeds before one of its flushes, or one of
+//! its writes that must be durable, has failed; a failed flush is not forgotten, since later ones say nothing of what
+//! it was to make durable.
 
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
@@ -37,6 +38,8 @@ pub(in crate::disk) struct Losses {
     left_at: u64,
     /// Ports that closed before they were told: as many that open are told in their place.
     debts: u32,
+    /// A flush has failed: the image may have less than it was given, and those that succeed later do not tell.
+    has_failed: bool,
 }
 
 /// How a disk stood when a flush began.
@@ -148,18 +151,45 @@ impl Losses {
         since: Since,
         failed: Option<IoError>,
     ) -> Option<IoError> {
+        if self.vouches(since, failed) {
+            return None;
+        }
+        if self.tell(req) { Some(IoError::Lost) } else { failed.or(Some(IoError::Io)) }
+    }
+
+    /// A flush that no port has asked for has ended. If it failed, the flush of a port that would have is told of it as
+    /// of a loss: an image reports an error once. Whether it vouches for all that was acknowledged before.
+    pub(in crate::disk) fn own_flush_ended(&mut self, since: Since, failed: Option<IoError>, tells: bool) -> bool {
+        if failed.is_some() && tells {
+            self.lose();
+        }
+        self.vouches(since, failed)
+    }
+
+    fn vouches(&mut self, since: Since, failed: Option<IoError>) -> bool {
+        self.has_failed |= failed.is_some();
         if failed.is_some() || since.losses != self.count {
-            return if self.tell(req) { Some(IoError::Lost) } else { failed.or(Some(IoError::Io)) };
+            return false;
         }
         self.flushed = self.flushed.max(since.acked);
         if self.left_at <= self.flushed {
             self.left = 0;
         }
-        None
+        true
+    }
+
+    /// Whether a flush has failed.
+    pub(in crate::disk) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 }
 
 impl<P: FaultInjection> Disk<P> {
+    /// The last flush of the image failed when it was closed, which the core did not see.
+    pub(crate) fn note_failed_flush(&mut self) {
+        self.losses.has_failed = true;
+    }
+
     /// The disk may hold in some ranges what it held before the last changes of them. Costs no more than the blocks
     /// cached.
     pub(crate) fn lose<E>(&mut self, lost: &Lost, cx: &mut Cx<'_, E>) {
@@ -243,6 +273,31 @@ mod tests {
         assert_eq!(l.flush_ended(req(1), since, Some(IoError::NoSpace)), Some(IoError::Lost));
         assert!(flush(&mut l, 1));
         assert_eq!(l.flush_ended(req(1), l.since(), Some(IoError::NoSpace)), Some(IoError::NoSpace));
+    }
+
+    #[test]
+    fn a_flush_of_nobodys_that_fails_is_told_to_every_port() {
+        let mut l = Losses::default();
+        (1..=2).for_each(|id| l.open(id));
+        l.wrote(1);
+        let since = l.since();
+        assert!(l.own_flush_ended(since, None, true) && !l.has_failed());
+        assert!(flush(&mut l, 1) && flush(&mut l, 2), "nothing is to be told");
+        l.wrote(1);
+        let (since, of_port) = (l.since(), l.since());
+        assert!(!l.own_flush_ended(since, Some(IoError::Io), true));
+        assert_eq!(l.flush_ended(req(1), of_port, None), Some(IoError::Lost), "one that was under way");
+        assert!(!flush(&mut l, 2), "it wrote nothing, and may flush what another wrote");
+        assert!(flush(&mut l, 1) && flush(&mut l, 2));
+        assert!(l.has_failed(), "what was lost stays lost");
+        // What a port closed with is vouched for as by its own flush.
+        l.wrote(2);
+        l.close(2);
+        let since = l.since();
+        assert!(l.own_flush_ended(since, None, true));
+        lose(&mut l);
+        l.open(3);
+        assert!(flush(&mut l, 3));
     }
 
     #[test]

@@ -12,8 +12,11 @@ use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, LOOK_BYTES};
 use crate::store::ram::Store;
-use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
+use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, ReqId, Request};
 use undercroft_host::IoBuf;
+
+/// Stands for the request that a flush of the disk's own is: no port has this number.
+const OWN: ReqId = ReqId { port: u32::MAX, tag: 0 };
 
 impl<P: FaultInjection> Disk<P> {
     /// Starts an operation over bytes `from..to` for a request.
@@ -147,6 +150,21 @@ impl<P: FaultInjection> Disk<P> {
         if self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
+        self.begin_plain(req, cx);
+    }
+
+    /// Flushes the disk though no port has asked for it, unless a flush is under way, or there is no room for one.
+    #[cold]
+    pub(crate) fn make_durable<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        if self.settings.is_closing() || self.requests.is_full() || self.requests.is_flushing() {
+            return;
+        }
+        let rec = self.begin_plain(Request { id: OWN, disk: self.id(), op: Op::Flush, offset: 0, len: 0 }, cx);
+        self.requests[rec].answered = true;
+    }
+
+    /// Begins a flush or a status request; there is room for it.
+    fn begin_plain<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) -> u32 {
         let rec = self.requests.insert(Rec::new(req));
         self.requests[rec].pending = 1;
         let (kind, offset, len) = match req.op {
@@ -154,16 +172,32 @@ impl<P: FaultInjection> Disk<P> {
             Op::Flush => (IoKind::Flush, 0, 0),
             _ => (IoKind::Status, req.offset, req.len),
         };
-        let since = self.losses.since();
-        self.submit(What::Plain { rec, since }, kind, offset, len, IoBuf::default(), cx);
+        let (since, quiet) = (self.losses.since(), cx.arena.tier().and_then(|tier| tier.quiet_since(self.id())));
+        self.submit(What::Plain { rec, since, quiet }, kind, offset, len, IoBuf::default(), cx);
+        rec
     }
 
     /// A flush or a status request has been answered by the disk.
-    pub(in crate::disk) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn plain_done<E: Effects>(
+        &mut self,
+        rec: u32,
+        since: Since,
+        quiet: Option<u64>,
+        done: IoDone,
+        cx: &mut Cx<'_, E>,
+    ) {
         let req = self.requests[rec].req;
         let mut error = done.result.err();
         if req.op == Op::Flush {
-            error = self.losses.flush_ended(req.id, since, error);
+            let vouches = if req.id == OWN {
+                self.losses.own_flush_ended(since, error, !self.faults.has(Bug::LossNotTold))
+            } else {
+                error = self.losses.flush_ended(req.id, since, error);
+                error.is_none()
+            };
+            if vouches && let Some(tier) = cx.arena.tier_mut() {
+                tier.vouch(self.settings.id(), quiet);
+            }
         }
         if req.op == Op::Status {
             let guess = self.faults.has(Bug::StatusGuesses);

@@ -224,6 +224,11 @@ impl Admitting {
         }
     }
 
+    /// Whether pinned blocks are admitted whatever the rule says of others.
+    pub fn admits_pinned(&self) -> bool {
+        self.rule != Admission::None
+    }
+
     /// A block is evicted that is in the store.
     pub fn returns(&mut self, owner: u16, block: u64, reused: bool) {
         if self.rule == Admission::Measured {

@@ -7,7 +7,7 @@ use super::bytes::{Reader, Writer};
 use super::format::Layout;
 use super::region::Region;
 use super::store::{Attached, Ssd};
-use super::types::{Identity, Known, OwnerId, Stamp, StoreId};
+use super::types::{Identity, Known, OwnerId, Pinned, Stamp, StoreId};
 use crate::fault_injection::FaultInjection;
 use highway::{HighwayHash, HighwayHasher, Key};
 use std::fmt;
@@ -15,7 +15,7 @@ use std::fmt;
 /// The first bytes.
 const MAGIC: &[u8; 8] = b"ucssdpas";
 /// The form of what follows, and of what it means. Another program of the same form can go on with the store.
-pub const HANDOVER_FORM: u32 = 2;
+pub const HANDOVER_FORM: u32 = 3;
 /// Stands for a region in which an owner has no number.
 const NO_NUMBER: u32 = u32::MAX;
 
@@ -167,7 +167,7 @@ impl<F: FaultInjection> Ssd<F> {
             }
             let is_other = |a: &Attached| a.numbers.iter().zip(&numbers).all(|(a, b)| a.is_none() || a != b);
             self.owners.iter().flatten().all(is_other).then_some(())?;
-            self.owners.push(Some(Attached { known, share, domain: 0, numbers }));
+            self.owners.push(Some(Attached { known, share, domain: 0, pins: Pinned::default(), numbers }));
         }
         Some(())
     }

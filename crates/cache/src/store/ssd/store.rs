@@ -19,6 +19,8 @@ pub(super) struct Attached {
     pub share: u64,
     /// What it has in common with others of the same number.
     pub domain: u16,
+    /// What is pinned of it.
+    pub pins: Pinned,
     /// Its number in each region.
     pub numbers: Vec<Option<u16>>,
 }
@@ -34,6 +36,13 @@ pub struct Ssd<F: FaultInjection = NoFaults> {
     admission: Admission,
     budget: Option<u64>,
     discards: bool,
+}
+
+/// Blocks of these ranges that lie in region `n` of so many.
+fn blocks_on(ranges: &[(u64, u64)], n: u64, regions: u64) -> u64 {
+    let (stripe, turn) = (1 << STRIPE_SHIFT, regions << STRIPE_SHIFT);
+    let before = |block: u64| block / turn * stripe + (block % turn).saturating_sub(n * stripe).min(stripe);
+    ranges.iter().map(|&(first, end)| before(end) - before(first)).sum()
 }
 
 impl<F: FaultInjection> Ssd<F> {
@@ -87,7 +96,7 @@ impl<F: FaultInjection> Ssd<F> {
             self.owners.push(None);
             self.owners.len() - 1
         });
-        self.owners[place] = Some(Attached { known: *known, share: 0, domain: 0, numbers });
+        self.owners[place] = Some(Attached { known: *known, share: 0, domain: 0, pins: Pinned::default(), numbers });
         let kept = blocks.map(Kept::Blocks).or(dropped.map(Kept::Dropped)).unwrap_or(Kept::New);
         Ok((OwnerId(place as u16), kept))
     }
@@ -261,6 +270,19 @@ impl<F: FaultInjection> Ssd<F> {
         }
     }
 
+    /// These blocks of a disk are pinned: they stay when their segment is emptied, as long as they are no more than
+    /// half of what the disk may have on that device, and the device may be written to.
+    pub fn set_pins(&mut self, owner: OwnerId, pins: &Pinned) {
+        let devices = self.regions.len() as u64;
+        let Some(attached) = &mut self.owners[usize::from(owner.0)] else { return };
+        attached.pins = Pinned::clone(pins);
+        for (n, (region, number)) in self.regions.iter_mut().zip(&attached.numbers).enumerate() {
+            if let Some(number) = *number {
+                region.set_pins(number, pins, blocks_on(pins, n as u64, devices));
+            }
+        }
+    }
+
     /// What a disk has in common with others, as equal bytes are kept once: those of the same number, within each
     /// device. 0: with none.
     pub fn set_domain(&mut self, owner: OwnerId, domain: u16) {
@@ -348,7 +370,7 @@ impl<F: FaultInjection> Ssd<F> {
         region.set_discards(self.discards);
         region.admitting().set_rule(self.admission);
         region.admitting().set_budget(self.budget.map(|bytes| bytes / devices));
-        for Attached { known, share, domain, numbers } in self.owners.iter_mut().flatten() {
+        for Attached { known, share, domain, pins, numbers } in self.owners.iter_mut().flatten() {
             // What is known of the image may be old by now: nothing is taken over.
             let attached = region.attach(&Known { stamp: None, ..*known });
             let before = std::mem::replace(&mut numbers[n], attached.ok().map(|(number, _)| number));
@@ -360,6 +382,7 @@ impl<F: FaultInjection> Ssd<F> {
             for number in numbers[n].iter() {
                 region.set_share(*number, share.div_ceil(devices));
                 region.set_domain(*number, *domain);
+                region.set_pins(*number, pins, blocks_on(pins, u64::from(device), devices));
             }
         }
         Ok(())
@@ -383,5 +406,22 @@ impl<F: FaultInjection> Ssd<F> {
     /// Whether it has ended: no operation is wanted any more.
     pub fn is_stopped(&self) -> bool {
         self.regions.iter().all(Region::is_stopped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_ranges_are_counted_where_they_lie() {
+        let ranges = [(0u64, 1u64), (63, 66), (100, 1000), (1024, 1024 + 64), (5000, 5001)];
+        for regions in 1..=3u64 {
+            for n in 0..regions {
+                let lies_here = |block: &u64| (block >> STRIPE_SHIFT) % regions == n;
+                let counted = ranges.iter().flat_map(|&(first, end)| first..end).filter(lies_here).count();
+                assert_eq!(blocks_on(&ranges, n, regions), counted as u64, "{n} of {regions}");
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! whether it is still good.
 
 use std::fmt;
+use std::sync::Arc;
 use undercroft_host::IoBuf;
 
 /// Block numbers are below this (4 PiB of 4 KiB blocks); higher ones are not admitted.
@@ -130,7 +131,12 @@ pub struct Hint {
     pub reused: bool,
     /// The guest holds it itself.
     pub guest_holds: bool,
+    /// It is pinned, and RAM has no room for it among what is locked: the rule of admission is not asked.
+    pub pinned: bool,
 }
+
+/// Blocks of an owner that are pinned: first and the one after the last, sorted, none in two of them.
+pub type Pinned = Arc<[(u64, u64)]>;
 
 /// What became of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +239,7 @@ impl Class {
     }
 }
 
-/// Blocks of a class that were offered and not there.
+/// Blocks of a class that were offered and not there; pinned ones, of which the rule is not asked, are in neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassStats {
     /// The rule admitted them.
@@ -352,6 +358,8 @@ pub struct Written {
     pub admitted: u64,
     /// Blocks kept though their segment was the oldest.
     pub cleaning: u64,
+    /// Of these, pinned ones.
+    pub pins: u64,
     /// Summaries of segments.
     pub summaries: u64,
     /// Tables of owners.

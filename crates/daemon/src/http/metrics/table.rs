@@ -62,6 +62,15 @@ macro_rules! exclusive {
     };
 }
 
+macro_rules! online {
+    ($field:ident) => {
+        Read::Disk(Place {
+            path: concat!("disks[].locks.online.", stringify!($field)),
+            read: |d| d.locks.online?.$field.number(),
+        })
+    };
+}
+
 macro_rules! times {
     ($field:ident) => {
         |d| &d.latency.$field
@@ -360,6 +369,32 @@ const TABLE: &[Family] = &[
         disk!(cache.capacity_bytes),
     ),
     gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", Bytes, disk!(cache.share_bytes)),
+    gauge(
+        "undercroft_locked_bytes",
+        "Cached data of a disk that is locked: never evicted.",
+        Bytes,
+        disk!(locks.locked_bytes),
+    ),
+    gauge("undercroft_pinned_bytes", "Data of a disk that is pinned, cached or not.", Bytes, disk!(locks.pinned_bytes)),
+    gauge(
+        "undercroft_lock_budget_bytes",
+        "Data of a disk that may be locked; of disks that share their VM's cache, of all of them together.",
+        Bytes,
+        disk!(locks.budget_bytes),
+    ),
+    counter(
+        "undercroft_locks_total",
+        "Blocks that `lock = \"online\"` has chosen to be locked.",
+        Blocks,
+        online!(locks),
+    ),
+    counter("undercroft_unlocks_total", "Of those, blocks that it has given up.", Blocks, online!(unlocks)),
+    counter(
+        "undercroft_victim_buffer_hits_total",
+        "Blocks found in the victim buffer, after they had been evicted.",
+        Blocks,
+        disk!(locks.victim_buffer.hits),
+    ),
     gauge(
         "undercroft_exclusive_state",
         "1 for how a disk's cache stands to its guest's.",

@@ -2,7 +2,7 @@
 //!
 //! Owns a thread. Never holds a worker up: it asks between turns, and reads files here. Invariant: a stamp that a store
 //! is given is that of an image of which no change was under way from before the stamp was taken until the store had
-//! it.
+//! it, and all of which a flush had made durable before.
 
 use super::super::locks::Held;
 use super::super::{ServedDisk, Service};
@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_backend::{ImageFiles, ImageStamp};
-use undercroft_cache::DiskId;
 use undercroft_cache::ssd::{GivenUp, Identity, OutOfService, OwnerId, OwnerStats, Quiet, Ssd, Stamp};
+use undercroft_cache::{DiskId, Durability};
 use undercroft_config::{ServePlan, StoreChoice};
 
 /// Between two looks.
@@ -200,25 +200,39 @@ impl Service {
                 continue;
             }
             if resting.due <= now {
-                let id = disk.id();
-                let written = match disk.stamp() {
-                    // Of an image of which nothing can be known, nothing is written down.
-                    None => None,
-                    Some(stamp) if !stamp.settled => Some(false),
-                    Some(stamp) => self.workers[worker]
-                        .call(move |w| {
-                            let taken = w.core().rest_ssd(id, since, stamp_of(&stamp));
-                            w.serve_ssd();
-                            taken
-                        })
-                        .ok(),
-                };
-                resting.is_written = written == Some(true);
-                resting.due = now + if written == Some(false) { REST_AFTER } else { REST_AGAIN };
+                let (is_written, again) = self.rest_disk(worker, disk, since);
+                (resting.is_written, resting.due) = (is_written, now + again);
             }
             again = again.map_or(Some(resting.due), |before: Instant| Some(before.min(resting.due)));
         }
         again
+    }
+
+    /// Has what the store has of a disk written down, which had `since` changes, once all of them are durable: what is
+    /// not flushed may be gone later while the image's files say what they say now. Whether it was, and when to look
+    /// again.
+    fn rest_disk(&self, worker: usize, disk: &ServedDisk, since: u64) -> (bool, Duration) {
+        if disk.stamp().is_none() {
+            // Of an image of which nothing can be known, nothing is written down.
+            return (false, REST_AGAIN);
+        }
+        let (id, worker) = (disk.id(), &self.workers[worker]);
+        match worker.call(move |w| w.make_durable(id)) {
+            Ok(Durability::Whole) => {}
+            Ok(Durability::Unflushed | Durability::NotNow) => return (false, STEP),
+            Ok(Durability::Never) | Err(_) => return (false, REST_AGAIN),
+        }
+        // After that, since to flush a qcow2 image may write to it.
+        let Some(stamp) = disk.stamp() else { return (false, REST_AGAIN) };
+        if !stamp.settled {
+            return (false, REST_AFTER);
+        }
+        let written = worker.call(move |w| {
+            let taken = w.core().rest_ssd(id, since, stamp_of(&stamp));
+            w.serve_ssd();
+            taken
+        });
+        (written == Ok(true), if written == Ok(false) { REST_AFTER } else { REST_AGAIN })
     }
 
     /// Has what the store has of base images written down, which nobody changes: once is enough. When to look again, if

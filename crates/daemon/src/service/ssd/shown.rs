@@ -99,7 +99,8 @@ mod tests {
     fn workers_are_summed_and_a_region_out_of_service_is_named() {
         let device = |path: &str| SsdDeviceStatus { path: path.into(), ..SsdDeviceStatus::default() };
         let mut status = SsdStatus { devices: vec![device("/a"), device("/b")], ..SsdStatus::default() };
-        let written = Written { admitted: 100 * BLOCK, cleaning: 4 * BLOCK, summaries: 5 * BLOCK, tables: BLOCK };
+        let (admitted, cleaning, summaries) = (100 * BLOCK, 4 * BLOCK, 5 * BLOCK);
+        let written = Written { admitted, cleaning, pins: 0, summaries, tables: BLOCK };
         let good =
             SsdStats { blocks: 7, held: 2, linked: 3, room: 10, written, budget_left: Some(9), ..SsdStats::default() };
         let bad = SsdStats { room: 10, out_of_service: Some(OutOfService::Flush), ..SsdStats::default() };

@@ -157,8 +157,8 @@ impl<K: PolicySet> Exclusive<K> {
 }
 
 impl Restart {
-    /// What is cached gives way: the guest had evicted that before what it held in the end. A policy would let
-    /// newcomers give way to each other.
+    /// What is cached gives way, but for what is locked: the guest had evicted that before what it held in the end. A
+    /// policy would let newcomers give way to each other.
     fn make_way<K: PolicySet>(&mut self, index: &mut Index<K>) {
         for _ in 0..LOOKS_MAX {
             if self.gives_way || self.slot >= index.capacity() {
@@ -166,7 +166,8 @@ impl Restart {
             }
             let slot = self.slot;
             self.slot += 1;
-            if index.block_of(slot).is_some() && index.tier(slot) == Tier::Hot {
+            let stays = index.is_locked(slot) || index.is_buffered(slot);
+            if index.block_of(slot).is_some() && !stays && index.tier(slot) == Tier::Hot {
                 index.set_tier(slot, Tier::Cold);
                 self.gives_way = true;
             }

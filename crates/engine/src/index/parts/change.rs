@@ -16,7 +16,8 @@ use crate::structures::slots::Slot;
 impl<K: PolicySet> Index<K> {
     /// Divides the index into parts: `ranges` of a disk of `disk_blocks` blocks, with what each part in them is to be.
     /// Part 0 is the rest, and has of `whole_blocks` what the others' shares leave. Every block keeps its slot, and
-    /// moves to the part that has its range now; parts that stay keep what their policies know.
+    /// moves to the part that has its range now; parts that stay keep what their policies know. What is locked stays so
+    /// as far as the budget of its part goes; a victim buffer ends.
     ///
     /// Allocates, and takes time in proportion to the capacity.
     ///
@@ -32,6 +33,8 @@ impl<K: PolicySet> Index<K> {
         let map = RangeMap::new(ranges, disk_blocks)?;
         let accounts = accounts_of(&map, settings, whole_blocks)?;
         self.finish_leaving();
+        self.set_victims(0);
+        let locked = self.release_locked();
         let key = self.slots.hash_key();
         let mut parts = match self.parts.take() {
             Some(parts) => parts,
@@ -58,6 +61,7 @@ impl<K: PolicySet> Index<K> {
         if let Some(tiers) = &mut self.tiers {
             tiers.set_parts(count);
         }
+        self.locks.iter_mut().for_each(|l| l.set_parts(count));
         // New policies come before the blocks do; those of parts that stay are exchanged only if they are others.
         for setting in settings {
             let Some(parts) = &mut self.parts else { unreachable!("just set") };
@@ -89,8 +93,10 @@ impl<K: PolicySet> Index<K> {
         if let Some(tiers) = &mut self.tiers {
             tiers.set_parts(accounts.len());
         }
+        self.locks.iter_mut().for_each(|l| l.set_parts(accounts.len()));
         self.limit_parts();
         self.finish_policies();
+        self.lock_again(locked);
         Ok(())
     }
 
@@ -127,6 +133,10 @@ impl<K: PolicySet> Index<K> {
     /// Makes the index one again. Every block keeps its slot and is the first policy's.
     pub fn clear_parts(&mut self) {
         self.finish_leaving();
+        if self.parts.is_none() {
+            return;
+        }
+        let locked = self.release_locked();
         let Some(parts) = &mut self.parts else { return };
         parts.map = RangeMap::default();
         for a in &mut parts.accounts[1..] {
@@ -139,6 +149,7 @@ impl<K: PolicySet> Index<K> {
         if let Some(tiers) = &mut self.tiers {
             tiers.set_parts(1);
         }
+        self.locks.iter_mut().for_each(|l| l.set_parts(1));
         self.choose_way();
         let (limit, capacity) = (self.limit, self.capacity());
         self.policy.resize(&mut self.places, capacity, self.slots.keys());
@@ -148,6 +159,7 @@ impl<K: PolicySet> Index<K> {
         }
         self.set_limit(limit);
         self.finish_policies();
+        self.lock_again(locked);
     }
 
     /// Gives every block to the part that its number says, the coldest of each part first.
@@ -240,6 +252,7 @@ impl<K: PolicySet> Index<K> {
         }
         parts.over = over;
         self.line_up();
+        self.fit_locks();
     }
 
     /// A slot has been given to a block of `part`.

@@ -129,6 +129,7 @@ impl<K: PolicySet> Index<K> {
             policy.insert(places, slot, block, seen);
         }
         policy.limit(places, limit);
+        self.tell_policy(part, true);
     }
 
     /// How many ranges there are, and the highest number of a part.

@@ -1,9 +1,9 @@
 //! Indexes whose number of slots changes in steps while blocks come and go.
 
 use crate::structures::array::KeepAll;
-use crate::{Access, HashKey, Index, Outcome, PartId, PartRange, PartSetting, PolicyKind};
+use crate::{Access, HashKey, Index, LockOptions, Outcome, PartId, PartRange, PartSetting, PolicyKind};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What happens to an index.
 #[derive(Clone, Debug)]
@@ -19,6 +19,11 @@ enum Step {
     Units(u32),
     Tiers(bool),
     Switch(PolicyKind),
+    Locks(Option<u16>, bool),
+    Pins(Vec<(u64, u64)>),
+    Lock(u64),
+    Unlock(u64),
+    Victims(u32),
     /// Shares of the parts, if there are any.
     Shares(u32, u32),
 }
@@ -36,6 +41,11 @@ fn any_step(blocks: u64) -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Tiers),
         1 => prop::sample::select(PolicyKind::ALL.to_vec()).prop_map(Step::Switch),
         1 => (0u32..50, 0u32..50).prop_map(|(a, b)| Step::Shares(a, b)),
+        1 => (prop::option::weighted(0.8, 0u16..900), any::<bool>()).prop_map(|(o, held)| Step::Locks(o, held)),
+        1 => prop::collection::vec((0..blocks, 0u64..20), 0..4).prop_map(Step::Pins),
+        2 => (0..blocks).prop_map(Step::Lock),
+        2 => (0..blocks).prop_map(Step::Unlock),
+        1 => (0u32..20).prop_map(Step::Victims),
     ]
 }
 
@@ -46,11 +56,20 @@ struct Rig {
 }
 
 impl Rig {
+    /// The locked blocks, unless more are than may be: then some have to go.
+    fn locked(&self) -> BTreeSet<u64> {
+        let (locked, max) = self.index.locked();
+        let all = self.index.iter().filter(|&(_, slot)| self.index.is_locked(slot)).map(|(block, _)| block);
+        if locked > max || self.index.is_over() { BTreeSet::new() } else { all.collect() }
+    }
+
     fn access(&mut self, block: u64, access: Access) {
+        let locked = self.locked();
         match self.index.access(block, access, |_| true) {
             Outcome::Hit(slot) => assert_eq!(self.model.get(&block), Some(&slot)),
             Outcome::Fill { slot, evicted } => {
                 if let Some((gone, slot)) = evicted {
+                    assert!(!locked.contains(&gone), "block {gone} is evicted and locked");
                     assert_eq!(self.model.remove(&gone), Some(slot));
                 }
                 assert!(slot < self.index.capacity(), "slot {slot} is past the end");
@@ -62,7 +81,11 @@ impl Rig {
     }
 
     fn evict(&mut self) {
+        let locked = self.locked();
+        // Of a part that has nothing else, or of all.
+        let all = locked.len() == self.model.len() || self.index.has_parts();
         if let Some((block, slot)) = self.index.evict(|_| true) {
+            assert!(!locked.contains(&block) || all, "block {block} is evicted and locked");
             assert_eq!(self.model.remove(&block), Some(slot));
         }
     }
@@ -91,9 +114,18 @@ impl Rig {
             Step::Units(units) => _ = self.units(units),
             Step::Tiers(on) => self.index.set_tiers(on),
             Step::Switch(kind) => self.index.switch(kind),
+            Step::Locks(permille, keep_held) => {
+                self.index.set_locks(permille.map(|permille| LockOptions { permille, keep_held }));
+            }
+            Step::Pins(ref ranges) => self.index.set_pins(ranges.iter().copied()),
+            Step::Lock(block) => _ = self.index.lock(block),
+            Step::Unlock(block) => self.index.unlock(block),
+            Step::Victims(size) => self.index.set_victims(size),
             Step::Shares(a, b) => self.index.set_part_shares(&[(PartId(0), a), (PartId(2), b)]),
         }
         self.index.check();
+        let (locked, max) = self.index.locked();
+        assert!(locked <= max || self.index.is_moving(), "{locked} blocks are locked of {max} that may be");
         assert_eq!(self.index.iter().collect::<BTreeMap<_, _>>(), self.model);
         for (&block, &slot) in &self.model {
             assert_eq!(self.index.peek(block), Some(slot));
@@ -129,6 +161,11 @@ proptest! {
             rig.index.check();
         }
         rig.index.set_limit(u32::MAX);
+        rig.index.set_locks(None);
+        rig.index.set_victims(0);
+        while rig.index.is_moving() {
+            rig.units(5);
+        }
         if !parts && !room && !rig.index.has_tiers() {
             let new = Index::new(rig.index.kind(), rig.index.capacity());
             prop_assert_eq!(rig.index.memory_bytes(), new.memory_bytes());

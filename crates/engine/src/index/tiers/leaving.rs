@@ -186,7 +186,7 @@ impl<K: PolicySet> Index<K> {
             }
             if matches!(tiers.leave, Whose::Everybodys) {
                 tiers.take(part, slot);
-                self.insert_hot(part, slot, Seen::Never);
+                self.become_hot(part, slot, Seen::Never);
             } else {
                 self.set_tier(slot, Tier::Hot);
             }

@@ -3,7 +3,7 @@
 //! Owns no state. Invariant: what is asserted here the kernel relies on.
 
 use super::super::kernel::{Asked, POISON, UblkKernel};
-use super::{DeviceRun, SIZE};
+use super::{DeviceRun, SIZE, fuzz_requests};
 use crate::faults::plant;
 use crate::nbd::exercise::geometry;
 use rustix::io::Errno;
@@ -26,47 +26,6 @@ fn results(run: &DeviceRun) -> Vec<(u64, i32)> {
     run.device.with(|k| k.finished.drain(..).map(|(asked, _, result)| (asked.name, result)).collect())
 }
 
-/// A request of four bytes: mostly one that makes sense.
-fn described([kind, a, b, c]: [u8; 4]) -> Request {
-    let kinds = [operation::READ, operation::WRITE, operation::FLUSH, operation::DISCARD, operation::WRITE_ZEROES];
-    let operation = if kind & 0x80 != 0 { kind & 15 } else { kinds[usize::from(kind) % kinds.len()] };
-    let sectors = match c >> 6 {
-        0 => u32::from(c),
-        1 | 2 => u32::from(c & 63) * 8,
-        _ => u32::from(b) * 16,
-    };
-    let start_sector = if kind & 0xf0 == 0xf0 { u64::MAX - u64::from(a) } else { u64::from(a) * 24 + u64::from(b & 7) };
-    Request { operation, flags: u32::from(kind & 0x60) << 8 | u32::from(b) << 24, sectors, start_sector }
-}
-
-/// Feeds requests to a port in all manner of ways, and checks all answers; the process dies now and then.
-fn arbitrary_requests(data: &[u8]) {
-    let Some((&[mode, order, depth, bytes], mut rest)) = data.split_first_chunk() else { return };
-    let mut geometry = geometry(SIZE);
-    geometry.read_only = mode & 2 != 0;
-    let mut run = DeviceRun::new(&geometry, 1 + u16::from(depth & 15), usize::from(bytes) << 12, order.into());
-    run.disk.fails = (mode & 4 != 0).then_some(IoError::NoSpace);
-    run.device.with(|k| k.data_fails = mode & 24 == 24);
-    let mut name = 0;
-    while let Some((&four, tail)) = rest.split_first_chunk() {
-        (rest, name) = (tail, name + 1);
-        run.device.with(|k| k.ask(Asked::new(name, described(four), four[3])));
-        match four[3] & 7 {
-            0 => run.serve(),
-            1 => {
-                run.take();
-                run.die();
-            }
-            2 => _ = run.take(),
-            _ => {}
-        }
-    }
-    run.serve();
-    run.device.with(UblkKernel::stop);
-    run.serve();
-    assert!(run.port.is_closed() && run.device.with(|k| k.closed), "it was stopped");
-}
-
 #[test]
 fn arbitrary_requests_are_answered_once_each() {
     let mut x = 1u64;
@@ -76,7 +35,7 @@ fn arbitrary_requests_are_answered_once_each() {
             (x >> 56) as u8
         };
         let bytes: Vec<u8> = (0..usize::from(next())).map(|_| next()).collect();
-        arbitrary_requests(&bytes);
+        fuzz_requests(&bytes);
     }
 }
 

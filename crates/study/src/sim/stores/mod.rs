@@ -28,9 +28,10 @@ pub use undercroft_cache::ssd::Admission;
 use crate::sim::batch::{Ended, Take, drive};
 use crate::sim::error::SimError;
 use crate::sim::grid::check_slots;
+use crate::sim::near::Near;
 use crate::sim::reference::Reference;
 use crate::sim::run::{Go, SweepOptions};
-use pair::{Near, Pair};
+use pair::{FAR_BLOCKS, Pair};
 use result::Sum;
 use undercroft_engine::PolicyKind;
 
@@ -236,7 +237,7 @@ pub fn simulate_stores(
     watch: &mut dyn FnMut(u64) -> Go,
 ) -> Result<StoresSimulation, SimError> {
     let mut running = plans.iter().map(Running::new).collect::<Result<Vec<_>, _>>()?;
-    let (mut near, mut has_times) = (Near::default(), false);
+    let (mut near, mut has_times) = (Near::below(FAR_BLOCKS), false);
     let trace = trace.map(|reference| {
         let reference = near.of(reference?);
         has_times |= reference.time_ns > 0;

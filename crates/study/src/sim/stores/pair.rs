@@ -12,8 +12,8 @@ use crate::sim::reference::Reference;
 use std::collections::VecDeque;
 use undercroft_cache::ssd::{BootId, Format, Identity, Kept, Known, OwnerStats, Region, Ssd, SsdStats, Stamp, StoreId};
 use undercroft_cache::{
-    ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Geometry, Io, IoDone, IoError,
-    IoKind, IoTarget, NoFaults, Op, ReqId, Request, disk_bytes,
+    ContentKey, Core, CoreOptions, DiskId, DiskOptions, Durability, Effects, Event, Extent, Found, Geometry, Io,
+    IoDone, IoError, IoKind, IoTarget, NoFaults, Op, ReqId, Request, disk_bytes,
 };
 use undercroft_engine::ExclusiveMode;
 
@@ -33,7 +33,7 @@ const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 256 << 10..=2 << 20;
 /// Blocks of the disk: the store takes none behind them.
 const DISK_BLOCKS: u64 = 1 << 40;
 /// Blocks from here on are given other numbers, in the order in which they come.
-const FAR_BLOCKS: u64 = DISK_BLOCKS - (1 << 32);
+pub(super) const FAR_BLOCKS: u64 = DISK_BLOCKS - (1 << 32);
 
 /// Bytes of a segment, for a region of so many bytes.
 fn segment_bytes(region_bytes: u64) -> u32 {
@@ -233,6 +233,10 @@ impl Pair {
         }
         self.rest_ns = self.now_ns + REST_AGAIN_NS;
         let Some(since) = self.core.quiet_since(DISK) else { return };
+        if self.core.durability(DISK) == Durability::Unflushed {
+            self.core.apply(Event::MakeDurable { disk: DISK }, self.now_ns, &mut self.world);
+            self.rest();
+        }
         if self.core.rest_ssd(DISK, since, stamp(self.changes)) {
             self.rested = self.changes;
         }
@@ -248,21 +252,5 @@ impl Pair {
     /// Bytes of memory that stand for the device.
     pub fn device_bytes(&self) -> u64 {
         self.flash.as_ref().map_or(0, Flash::kept_bytes)
-    }
-}
-
-/// Gives blocks that lie too far behind for a store other numbers.
-#[derive(Default)]
-pub(super) struct Near(rustc_hash::FxHashMap<u64, u64>);
-
-impl Near {
-    /// The access, with a block that a store can have.
-    #[inline]
-    pub fn of(&mut self, reference: Reference) -> Reference {
-        if reference.block < FAR_BLOCKS {
-            return reference;
-        }
-        let next = FAR_BLOCKS + self.0.len() as u64;
-        Reference { block: *self.0.entry(reference.block).or_insert(next), ..reference }
     }
 }

@@ -117,14 +117,30 @@ fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
     not_opened(disk).or_else(|| of_tables(disk))
 }
 
-/// Why a disk's image would not be opened, if it is a file; what others do with it at the moment does not count.
+/// A list of blocks that is of another disk: one of another size.
+fn of_lists(disk: &config::DiskPlan, size_bytes: u64) -> Option<Problem> {
+    disk.pins.iter().chain(&disk.lock_profile).find_map(|path| {
+        // One that cannot be read has been said already.
+        let list = config::read_list(path).ok().filter(|list| list.size_bytes() != size_bytes)?;
+        let error = format!(
+            "the list of blocks {} is of a disk of {} bytes, and this one has {size_bytes}",
+            path.display(),
+            list.size_bytes()
+        );
+        Some(problem_of(disk, Severity::Disk, error, "write it anew: `undercroft pin DISK --write FILE`"))
+    })
+}
+
+/// Why a disk's image would not be opened, if it is a file; what others do with it at the moment does not count. And
+/// what is wrong with its lists of blocks.
 fn not_opened(disk: &config::DiskPlan) -> Option<Problem> {
     if disk.image.format == Some(ImageFormat::Nbd) || config::images::scheme(&disk.image.location).is_some() {
         return None;
     }
     let to_read = ImageSpec { read_only: true, ..disk.image.clone() };
     match undercroft_backend::open(&to_read, &OpenOptions::default()) {
-        Ok(_) | Err(OpenError::InUse { .. } | OpenError::Permission { .. } | OpenError::Io { .. }) => None,
+        Ok(image) => of_lists(disk, image.geometry().size_bytes),
+        Err(OpenError::InUse { .. } | OpenError::Permission { .. } | OpenError::Io { .. }) => None,
         // Said already: it is an error of the configuration.
         Err(OpenError::NotFound { image, .. }) if image == disk.image.location => None,
         Err(e) => {

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use undercroft_api::Dropped;
 use undercroft_api::body::StoreChangeBody;
-use undercroft_api::client::{self, disk_path};
+use undercroft_api::client::{self, ClientError, disk_path};
 use undercroft_api::{DiskStatus, ReloadReport, Status, StoreStatus};
 use undercroft_config::keys::{Key, VM};
 use undercroft_units::{Size, human_size};
@@ -31,6 +31,16 @@ pub(super) fn full_name(socket: &Path, name: &str) -> Result<Option<String>, Fai
     let only = short.next().filter(|_| short.next().is_none());
     let exact = names().find(|n| *n == name);
     Ok(exact.or(only).cloned())
+}
+
+/// The same, or what was given where there is no such disk, or where a VM's own socket does not say which there are:
+/// then the daemon finds it, or words the refusal.
+pub(super) fn full_name_or_given(socket: &Path, name: &str) -> Result<String, Failure> {
+    match full_name(socket, name) {
+        Ok(full) => Ok(full.unwrap_or_else(|| name.to_string())),
+        Err(Failure::Client(ClientError::Refused(_))) => Ok(name.to_string()),
+        Err(e) => Err(e),
+    }
 }
 
 /// Runs `undercroft set`.
@@ -74,9 +84,12 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a key is of disks, and not of VMs and containers; hints are told with what disks have alike with them.
+/// Keys of disks that a VM's own socket sets as well, where everything is a node.
+const OF_OWNERS: [&str; 6] = ["hint", "lock", "lock_budget", "lock_held", "miss_table", "victim_buffer"];
+
+/// Whether a key is of disks, and not of VMs and containers, and the host's to set.
 fn of_disks_alone(key: &Key) -> bool {
-    VM.key(key.name).is_none() && key.name != "hint"
+    VM.key(key.name).is_none() && !OF_OWNERS.contains(&key.name)
 }
 
 fn set_memory(socket: &Path, memory: Size, json: bool, out: &mut Out) -> Result<(), Failure> {

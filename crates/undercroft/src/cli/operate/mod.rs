@@ -5,13 +5,16 @@
 
 pub mod args;
 pub(crate) mod attach;
+pub(crate) mod blocks;
 pub mod check;
 pub mod control;
 pub mod disks;
 pub mod duplicates;
 pub mod hot_sets;
 pub mod ksm;
+pub mod misses;
 pub(crate) mod mount;
+pub mod pins;
 pub mod ranges;
 pub mod record;
 pub mod serve;

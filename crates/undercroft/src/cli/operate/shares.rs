@@ -3,7 +3,7 @@
 //! Owns columns and words. Never computes what the daemon does not know.
 
 use super::args::{SetArgs, SharesArgs, WhyArgs};
-use super::status;
+use super::{blocks, status};
 use crate::cli::output::{Out, json};
 use crate::cli::style::{HEADING, WARNING, paint};
 use crate::cli::table::{lines, with_left};
@@ -13,6 +13,7 @@ use hyper::Method;
 use std::path::Path;
 use undercroft_api::client::{self, node_path};
 use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
+use undercroft_config::keys::VM;
 use undercroft_engine::shares::Hint;
 use undercroft_units::{Size, human_size};
 
@@ -129,6 +130,9 @@ fn row(status: &SharesStatus, node: &NodeStatus) -> [String; 11] {
 /// # Errors
 /// There is no such node, or no daemon.
 pub fn why(args: &WhyArgs, out: &mut Out) -> Result<(), Failure> {
+    if let Some(byte) = args.block {
+        return blocks::why(args, byte, out);
+    }
     let socket = control_socket(&args.control.control);
     let path = format!("{}/events", node_path(&args.node));
     let events: Vec<ShareEvent> = client::request_json(&socket, Method::GET, &path, None)?;
@@ -200,6 +204,11 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
         human_size(node.share_bytes),
         node.version
     ))?;
+    // The line above tells of what nodes have alike.
+    for (key, text) in args.keys.given.iter().filter(|(key, _)| VM.key(key.name).is_none() && key.name != "hint") {
+        let before = previous.keys.get(key.name).map_or(String::new(), |was| format!(" (before: {was})"));
+        out.line(&format!("{} is {text}{before}", key.name))?;
+    }
     out.line(&format!("before: {previous} (version {})", previous.version))?;
     Ok(())
 }

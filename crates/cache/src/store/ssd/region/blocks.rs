@@ -170,11 +170,12 @@ impl<F: FaultInjection> Region<F> {
         }
         let has_room = self.segments.free() > self.wanted_free();
         let verdict = self.admitting.judge(number, block, hint.reused, has_room);
-        if let Some(class) = verdict.class {
+        let is_exempt = hint.pinned && self.admitting.admits_pinned();
+        if let Some(class) = verdict.class.filter(|_| !is_exempt) {
             let counts = &mut self.owner_mut(number).stats.classes[class as usize];
             *(if verdict.admits { &mut counts.admitted } else { &mut counts.refused }) += 1;
         }
-        if !verdict.admits {
+        if !(verdict.admits || is_exempt) {
             return Err(Refusal::Rule);
         }
         // Not made for who compares nothing: many are refused below.

@@ -1,8 +1,9 @@
 //! Room: the oldest segment of whoever is most over its share is emptied.
 //!
 //! Owns which one that is, and which of its blocks are written again: those that were read since they were written and
-//! are not held, as long as all that is written besides admitted blocks stays a tenth of those. Never drops a block
-//! of a segment that is not the oldest. Invariant: when a segment is free, no entry of the index names it.
+//! are not held, as long as all that is written besides admitted blocks stays a tenth of those; and pinned ones, if
+//! there are few enough (`keeps_pins`). Never drops a block of a segment that is not the oldest. Invariants: when a
+//! segment is free, no entry of the index names it; without admissions cleaning comes to an end, whatever is pinned.
 
 use super::super::format::NO_BLOCK;
 use super::io::Job;
@@ -16,9 +17,23 @@ pub(super) struct Cleaning {
     number: u16,
     /// An operation of it is under way.
     is_waiting: bool,
-    /// Blocks to write again, and where they are; the last one first. `None` before the summary was read.
-    again: Option<Vec<(u32, u64)>>,
+    /// Blocks to write again; the last one first. `None` before the summary was read.
+    again: Option<Vec<Again>>,
 }
+
+/// A block to write again.
+struct Again {
+    slot: u32,
+    block: u64,
+    /// It is written again since it is pinned.
+    pinned: bool,
+}
+
+/// Pinned blocks are written again if they are no more than one part in so many of what their owner may have...
+const PINS_PART: u64 = 2;
+/// ... and the segments that they fill no more than this part of those that it has: when all of them were emptied, the
+/// others are free.
+const PINS_SEGMENTS: [u64; 2] = [3, 4];
 
 impl Cleaning {
     pub fn segment(&self) -> u32 {
@@ -46,7 +61,7 @@ impl<F: FaultInjection> Region<F> {
         }
         let cleaning = self.cleaning.as_ref().filter(|c| !c.is_waiting)?;
         let segment = cleaning.segment;
-        let &(slot, _) = cleaning.again.as_ref()?.last()?;
+        let slot = cleaning.again.as_ref()?.last()?.slot;
         let io = self.read(Job::CleanBlock(segment), self.layout.offset(slot), 4096)?;
         self.cleaning.as_mut()?.is_waiting = true;
         Some(io)
@@ -71,6 +86,20 @@ impl<F: FaultInjection> Region<F> {
         all.max_by_key(|(over, ..)| *over).map(|(_, segment, number)| (segment, number))
     }
 
+    /// Whether what is pinned of an owner is written again: if that leaves room in its queue for others, and the device
+    /// may be written to. A share that became smaller ends it, as long as it is too small; so does the end of the disk.
+    fn keeps_pins(&self, number: u16) -> bool {
+        let owner = self.owner(number);
+        if self.faults.has(Bug::SsdPinsOutliveDetach) && !owner.is_attached {
+            return true;
+        }
+        let data_blocks = u64::from(self.layout.data_blocks());
+        let fits = owner.pinned.saturating_mul(PINS_PART) <= u64::from(owner.share) * data_blocks;
+        let (filled, has) = (owner.pinned.div_ceil(data_blocks), u64::from(self.segments.of(number)));
+        let leaves_room = filled * PINS_SEGMENTS[1] <= has * PINS_SEGMENTS[0];
+        owner.is_attached && fits && leaves_room && self.admitting.may_write()
+    }
+
     /// The summary of the segment was read: most of its blocks go.
     pub(super) fn cleaning_begins(&mut self, segment: u32, bytes: Option<&[u8]>) {
         let Some(number) = self.cleaning.as_ref().filter(|c| c.segment == segment).map(|c| c.number) else { return };
@@ -79,14 +108,16 @@ impl<F: FaultInjection> Region<F> {
             return self.finish_cleaning();
         };
         let mut allowance = self.allowance() - 4096 * i64::from(self.layout.summary_blocks + 1);
+        let keeps_pins = self.keeps_pins(number);
         let mut again = Vec::new();
         for (n, (block, _)) in summary.entries.iter().enumerate().filter(|(_, (block, _))| *block != NO_BLOCK) {
             let slot = self.layout.slot(segment, n as u32);
             let found = self.index.find(&self.segments, number, (*block).min(BLOCKS_MAX - 1));
             let Some((at, entry)) = found.filter(|(_, e)| e.slot == slot) else { continue };
-            if entry.chance && !entry.held && allowance >= 4096 {
-                allowance -= 4096;
-                again.push((slot, *block));
+            let pinned = keeps_pins && self.owner(number).is_pinned(*block);
+            if !entry.held && (pinned || entry.chance && allowance >= 4096) {
+                allowance -= if pinned { 0 } else { 4096 };
+                again.push(Again { slot, block: *block, pinned });
             } else if !self.faults.has(Bug::SsdCleaningLeavesEntries) {
                 self.index.remove(at);
                 self.removed(number, &entry, false);
@@ -103,7 +134,7 @@ impl<F: FaultInjection> Region<F> {
         let Some(cleaning) = self.cleaning.as_mut().filter(|c| c.segment == segment) else { return };
         cleaning.is_waiting = false;
         let number = cleaning.number;
-        if let Some((slot, block)) = cleaning.again.as_mut().and_then(Vec::pop) {
+        if let Some(Again { slot, block, pinned }) = cleaning.again.as_mut().and_then(Vec::pop) {
             let token = Token { sequence: self.segments.get(segment).sequence, slot };
             let bytes = bytes.and_then(|bytes| bytes.first_chunk::<4096>());
             let is_good = match bytes {
@@ -121,8 +152,8 @@ impl<F: FaultInjection> Region<F> {
                 self.index.remove(at);
                 self.removed(number, &entry, false);
                 // Held since: it has its place elsewhere.
-                if is_good && !entry.held {
-                    let _ = self.put(number, block, bytes, None, true);
+                if is_good && !entry.held && self.put(number, block, bytes, None, true).is_ok() && pinned {
+                    self.written.pins += 4096;
                 }
             }
         }

@@ -58,8 +58,8 @@ impl<F: FaultInjection> Region<F> {
         to.u32(segment_blocks).u32(summary_blocks).u32(segments).bytes(&self.store.0).bytes(&self.boot.0);
         let reason = |why| REASONS.iter().position(|r| *r == why).map_or(0, |n| n as u8 + 1);
         to.u8(self.service.map_or(0, reason)).u8(self.given_up_is_recorded.into()).u8(self.given_up_is_told.into());
-        let Written { admitted, cleaning, summaries, tables } = self.written;
-        [admitted, cleaning, summaries, tables].iter().for_each(|n| _ = to.u64(*n));
+        let Written { admitted, cleaning, pins, summaries, tables } = self.written;
+        [admitted, cleaning, pins, summaries, tables].iter().for_each(|n| _ = to.u64(*n));
         to.u64(self.mismatches).u64(self.now).u64(self.quiet_budget.left() as u64);
         let left = self.admitting.budget_left();
         to.u8(left.is_some().into()).u64(left.unwrap_or(0) as u64);
@@ -105,9 +105,11 @@ impl<F: FaultInjection> Region<F> {
             n => Some(*REASONS.get(n - 1)?),
         };
         (region.given_up_is_recorded, region.given_up_is_told) = (from.flag()?, from.flag()?);
-        let (admitted, cleaning, summaries, tables) = (from.u64()?, from.u64()?, from.u64()?, from.u64()?);
+        let (admitted, cleaning, pins) = (from.u64()?, from.u64()?, from.u64()?);
+        let (summaries, tables) = (from.u64()?, from.u64()?);
         [admitted, cleaning, summaries, tables].iter().all(|n| *n < BYTES_END).then_some(())?;
-        region.written = Written { admitted, cleaning, summaries, tables };
+        (pins <= cleaning).then_some(())?;
+        region.written = Written { admitted, cleaning, pins, summaries, tables };
         (region.mismatches, region.now) = (from.u64()?, from.u64()?);
         // As many as that take a device out of service.
         let most = if region.service.is_some() { BYTES_END } else { SSD_MISMATCHES_MAX };

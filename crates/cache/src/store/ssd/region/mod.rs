@@ -65,6 +65,9 @@ struct Owner {
     entries: u64,
     /// The segment that its blocks go to.
     open: Option<u32>,
+    /// What is pinned of it, and so many blocks of that belong to this region.
+    pins: Pinned,
+    pinned: u64,
     /// Changes under way, and what is left to be dropped of their blocks and of others.
     changing: Vec<Range<u64>>,
     dropping: Vec<Range<u64>>,
@@ -72,6 +75,12 @@ struct Owner {
 }
 
 impl Owner {
+    /// Whether a block is pinned.
+    fn is_pinned(&self, block: u64) -> bool {
+        let at = self.pins.partition_point(|&(first, _)| first <= block);
+        at.checked_sub(1).is_some_and(|at| block < self.pins[at].1)
+    }
+
     /// One without blocks, that nobody has attached.
     fn new(sums: &Sums, identity: Identity, blocks: u64, generation: u64, state: State) -> Self {
         Self {
@@ -85,6 +94,8 @@ impl Owner {
             domain: 0,
             entries: 0,
             open: None,
+            pins: Pinned::default(),
+            pinned: 0,
             changing: Vec::new(),
             dropping: Vec::new(),
             stats: OwnerStats::default(),
@@ -235,9 +246,10 @@ impl<F: FaultInjection> Region<F> {
         self.owners[usize::from(number)].as_mut().expect("an owner that was attached")
     }
 
-    /// Bytes that may still be written besides admitted blocks, so that all are at most a tenth more than those.
+    /// Bytes that may still be written besides admitted blocks, so that all are at most a tenth more than those; pinned
+    /// blocks that were written again are not counted, or nothing else would be.
     fn allowance(&self) -> i64 {
-        let beside = self.written.total() - self.written.admitted;
+        let beside = self.written.total() - self.written.admitted - self.written.pins;
         (self.written.admitted / 10) as i64 - beside as i64
     }
 
@@ -295,8 +307,9 @@ impl<F: FaultInjection> Region<F> {
         (is_other && !ignored).then_some(WhyDropped::Stamp)
     }
 
-    /// An owner goes; what is clean of it may come back.
+    /// An owner goes; what is clean of it may come back. Nothing of it is pinned.
     pub(super) fn detach(&mut self, number: u16) {
+        let keeps_pins = self.faults.has(Bug::SsdPinsOutliveDetach);
         self.quiet.retain(|(n, _)| *n != number);
         self.unpark_all_of(number);
         self.admitting.detach(number);
@@ -306,6 +319,9 @@ impl<F: FaultInjection> Region<F> {
         } else {
             (owner.is_attached, owner.share, owner.domain) = (false, 0, 0);
             owner.changing.clear();
+            if !keeps_pins {
+                (owner.pins, owner.pinned) = (Pinned::default(), 0);
+            }
         }
     }
 
@@ -353,6 +369,12 @@ impl<F: FaultInjection> Region<F> {
         let owner = self.owner_mut(number);
         owner.share = share.min(u64::from(u32::MAX)) as u32;
         owner.stats.share_blocks = blocks;
+    }
+
+    /// These blocks of an owner are pinned, `here` of them in this region.
+    pub(super) fn set_pins(&mut self, number: u16, pins: &Pinned, here: u64) {
+        let owner = self.owner_mut(number);
+        (owner.pins, owner.pinned) = (Pinned::clone(pins), here);
     }
 
     /// An entry of an owner has left the index: what its segment's summary says of it is not true any more, unless it

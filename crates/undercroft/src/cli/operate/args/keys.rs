@@ -34,17 +34,34 @@ fn option(key: &'static Key) -> Arg {
         Kind::Time => "TIME",
         Kind::Number => "N",
         Kind::Path => "PATH",
+        Kind::Percentage => "PERCENT",
         _ => "VALUE",
     };
-    let option = Arg::new(key.name)
-        .long(key.name)
+    let mut option = Arg::new(key.name)
+        .long(dashed(key.name))
         .value_name(value)
         .help(format!("{what}: {}{none}", key.range.replace('`', "")));
+    if dashed(key.name) != key.name {
+        // As the configuration writes it.
+        option = option.alias(key.name);
+    }
     if key.name == "policy" {
         let policies = PolicyKind::ALL.map(|k| k.name()).into_iter().chain(["inherit"]);
         return option.ignore_case(true).value_parser(PossibleValuesParser::new(policies));
     }
     option.value_parser(move |text: &str| Written::parse(key, text).map(|_| text.to_string()))
+}
+
+/// The name of a key as that of an option.
+fn dashed(name: &'static str) -> &'static str {
+    match name {
+        "lock_budget" => "lock-budget",
+        "lock_held" => "lock-held",
+        "lock_profile" => "lock-profile",
+        "miss_table" => "miss-table",
+        "victim_buffer" => "victim-buffer",
+        name => name,
+    }
 }
 
 /// What is given for a key; a path from the root, since the daemon has a directory of its own.
@@ -82,5 +99,23 @@ impl KeyArgs {
         let object: serde_json::Map<String, serde_json::Value> =
             self.given.iter().map(|(key, text)| (key.name.to_string(), text.as_str().into())).collect();
         serde_json::Value::Object(object).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_option_has_an_underscore_and_what_the_file_says_is_understood() {
+        for key in keys::all_settable() {
+            assert_eq!(dashed(key.name), key.name.replace('_', "-"));
+        }
+        let command = KeyArgs::augment_args(Command::new("set"));
+        for words in [["set", "--lock-budget", "30%"], ["set", "--lock_budget", "30%"]] {
+            let matches = command.clone().try_get_matches_from(words).unwrap();
+            let given = KeyArgs::from_arg_matches(&matches).unwrap();
+            assert_eq!(given.body(), r#"{"lock_budget":"30%"}"#);
+        }
     }
 }

@@ -26,6 +26,9 @@ Examples:
   undercroft set web:root --size 1GiB
   undercroft set web:root --readahead 2MiB --exclusive off
 
+  Blocks that miss often are locked, while that pays, in half of the cache:
+    undercroft set web:root --lock online --lock-budget 50%
+
   Twice what others get where all contend, and never less than 256MiB:
     undercroft set web --weight 200 --floor 256MiB
     undercroft set web/shop --ceiling 1GiB
@@ -191,11 +194,18 @@ Examples:
   undercroft why web:root
   undercroft why web/shop --last 5
   undercroft why host --json
+
+  Where the block is that has this byte of the disk: in RAM or not, locked or
+  not, and why:
+    undercroft why web:root --block 1GiB
 ")]
 pub struct WhyArgs {
     /// A disk, a VM, a container (VM/CONTAINER), or `host` for all
     #[arg(value_name = "NAME")]
     pub node: String,
+    /// Of a disk: where the block is that has this byte, and why, in place of what its share did
+    #[arg(long, value_name = "OFFSET", conflicts_with = "last")]
+    pub block: Option<Size>,
     /// How many, the youngest last
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub last: usize,

@@ -5,6 +5,7 @@
 mod daemon;
 mod guests;
 mod keys;
+mod locks;
 mod memory;
 mod ssd;
 
@@ -12,6 +13,7 @@ pub use daemon::{
     AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs, UpgradeArgs,
 };
 pub use guests::{RangesArgs, RecordArgs};
+pub use locks::{MissesArgs, PinArgs};
 pub use memory::{DuplicatesArgs, KsmArgs, KsmCommand, SetArgs, SharesArgs, WhyArgs};
 pub use ssd::{SsdArgs, SsdCommand};
 

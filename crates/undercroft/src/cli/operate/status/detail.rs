@@ -11,7 +11,7 @@ type Row = (&'static str, String);
 
 /// Everything about one disk.
 pub(super) fn detail(d: &DiskStatus) -> String {
-    let rows = [identity(d), memory(d), exclusive(d), counters(d), times(d)].concat();
+    let rows = [identity(d), memory(d), locks(d), exclusive(d), counters(d), times(d)].concat();
     rows.iter().map(|(name, text)| format!("{name:<18} {text}\n")).collect()
 }
 
@@ -61,6 +61,35 @@ fn memory(d: &DiskStatus) -> Vec<Row> {
     if d.counters.shared_hit_blocks > 0 {
         rows.push(("hits at others", format!("{} blocks of the base", d.counters.shared_hit_blocks)));
     }
+    rows
+}
+
+/// What is never evicted.
+fn locks(d: &DiskStatus) -> Vec<Row> {
+    let l = &d.locks;
+    let budget = human_size(l.budget_bytes);
+    // What may be locked is of all disks that have one cache.
+    let all = if d.cache.pool.is_empty() {
+        String::new()
+    } else {
+        format!(" (all disks of this cache: {})", human_size(l.shared_locked_bytes))
+    };
+    let locked = human_size(l.locked_bytes);
+    let settling = if l.settling { "; settling" } else { "" };
+    let text = format!("{locked} of {budget}{all}, {} pinned; lock {}{settling}", human_size(l.pinned_bytes), l.mode);
+    let mut rows = vec![("locked", text)];
+    if let Some(o) = l.online {
+        let text = format!(
+            "{} blocks chosen now, {} in all, {} given up; {} rests in {} epochs",
+            o.chosen_blocks, o.locks, o.unlocks, o.rests, o.epochs
+        );
+        rows.push(("  online rule", text));
+    }
+    if l.victim_buffer.max_blocks > 0 {
+        let v = l.victim_buffer;
+        rows.push(("  victim buffer", format!("{} of {} blocks, {} hits", v.blocks, v.max_blocks, v.hits)));
+    }
+    rows.extend(l.problem.iter().map(|why| ("  not pinned", why.clone())));
     rows
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns words. Never acts. Every command teaches by examples.
 
+use super::blocks::BlocksArgs;
 use crate::cli::study::reading::ReadArgs;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -13,12 +14,14 @@ use undercroft_units::{Size, Time};
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Which lines of a processor's cache would be worth locking, and what a few lines beside it that take what it evicts (a
-victim buffer) would bring: on what programs do with memory, by the rules of docs/processor-caches.md.
+victim buffer) would bring: on what programs do with memory, by the rules of docs/processor-caches.md. And which blocks
+of a disk, in the daemon's cache: on block traces.
 
 Examples:
   undercroft lab trace gzip.memory.zst -- gzip -6 -c file
   undercroft lab caches gzip.memory.zst
   undercroft lab cores gzip.memory.zst sort.memory.zst
+  undercroft lab blocks web.vscsi --size 1%,10%
 ")]
 pub struct LabArgs {
     /// What to do.
@@ -35,6 +38,8 @@ pub enum LabCommand {
     Caches(Box<CachesArgs>),
     /// Run traces as jobs of several cores whose caches lock ways
     Cores(Box<CoresArgs>),
+    /// Run a block trace through the daemon's cache, with locked blocks and a victim buffer and without
+    Blocks(Box<BlocksArgs>),
     /// What misses mean for response times, over links and disks as they are sold
     Response(ResponseArgs),
 }

@@ -1,9 +1,11 @@
-//! `undercroft lab`: what the laboratory of processor caches runs, and how programs' memory accesses get there.
+//! `undercroft lab`: what the laboratory of locked lines and blocks runs, and how programs' memory accesses get there.
 //!
-//! Owns the choice among its commands. Never simulates: `undercroft_study::processor` does. Invariant: what is counted
-//! of a trace, and how it is cut into lines, is the same in all of them.
+//! Owns the choice among its commands. Never simulates: `undercroft_study` does (`processor`, and `sim::locks` for
+//! traces of blocks). Invariant: what is counted of a trace of memory accesses, and how it is cut into lines, is the
+//! same in all of them.
 
 pub mod args;
+mod blocks;
 mod caches;
 mod cores;
 mod record;
@@ -24,6 +26,7 @@ pub fn run(args: &LabArgs, out: &mut Out) -> Result<(), Failure> {
         LabCommand::Trace(args) => record::run(args, &stop),
         LabCommand::Caches(args) => caches::run(args, &stop, out),
         LabCommand::Cores(args) => cores::run(args, &stop, out),
+        LabCommand::Blocks(args) => blocks::run(args, &stop, out),
         LabCommand::Response(args) => response::run(args, out),
     }
 }

@@ -19,6 +19,9 @@ use self::compare::plot;
 use self::rows::{Columns, Values};
 pub use self::run::name_of;
 use self::run::run_trace;
+pub(in crate::cli::study) use self::run::{
+    block_bytes, check_memory, check_requests, first_pass, footprint, meter, open, served,
+};
 use crate::cli::Failure;
 use crate::cli::interrupt::interrupt;
 use crate::cli::output::{Out, complain};

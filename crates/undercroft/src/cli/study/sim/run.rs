@@ -13,7 +13,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use undercroft_config::Machine;
-use undercroft_study::sim::{Footprint, Go, Grid, Reference, Rule, SweepOptions, TraceRun, sweep};
+use undercroft_engine::PolicyKind;
+use undercroft_study::sim::{
+    Footprint, Go, Grid, Policies, Reference, Rule, SweepOptions, TraceRun, only_policies, sweep, without_repeats,
+};
 use undercroft_trace::{Access, BLOCK_BYTES, Progress, TraceReader};
 use undercroft_units::{CacheSize, WrittenSize};
 
@@ -70,6 +73,23 @@ pub fn open(path: &Path, args: &SweepArgs, sized: bool) -> Result<(Told, Progres
 /// The meter of one pass over a trace: by the accesses that there are in all, if that is known.
 pub fn meter(what: String, total: Option<u64>, progress: Progress) -> Meter {
     total.map_or_else(|| Meter::new(vec![progress]), Meter::of_requests).named(what, "accesses")
+}
+
+/// Those of these policies that a disk of the daemon may have, which all have to be; `remedy` ends what is said of one
+/// that is not.
+///
+/// # Errors
+/// A disk may not have one of them.
+pub fn served(policies: &[Policies], remedy: &str) -> Result<Vec<PolicyKind>, Failure> {
+    let asked = only_policies(policies.iter().flat_map(|p| p.0.iter().copied()));
+    let asked = without_repeats(asked.map_err(|e| Failure::Said(e.to_string()))?);
+    match asked.iter().find(|policy| policy.served().is_none()) {
+        None => Ok(asked.into_iter().filter_map(|policy| policy.served()).collect()),
+        Some(study) => Err(Failure::Said(format!(
+            "--policy {study}: no disk of the daemon may have it; take one of {}{remedy}",
+            PolicyKind::ALL.map(PolicyKind::name).join(", ")
+        ))),
+    }
 }
 
 /// Bytes of a block, as was asked for.

@@ -10,7 +10,7 @@ pub use args::StoresArgs;
 
 use self::report::{StoresDocument, columns, table};
 use super::args::{SimArgs, SweepArgs};
-use super::run::{check_memory, check_requests, footprint, meter, name_of, open};
+use super::run::{check_memory, check_requests, footprint, meter, name_of, open, served};
 use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
 use args::TracePlace;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use undercroft_engine::PolicyKind;
 use undercroft_study::sim::stores::{Restart, StoresPlan, StoresSimulation, simulate_stores};
-use undercroft_study::sim::{Go, Reference, SweepOptions, only_policies, without_repeats};
+use undercroft_study::sim::{Go, Reference, SweepOptions};
 use undercroft_units::{CacheSize, Size, WrittenSize};
 
 /// Bytes of a block, of these stores and so of the trace.
@@ -78,15 +78,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
 
 /// The policies, all of which a disk of the daemon may have.
 fn policies(args: &SimArgs) -> Result<Vec<PolicyKind>, Failure> {
-    let asked = only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied()));
-    let asked = without_repeats(asked.map_err(|e| Failure::Said(e.to_string()))?);
-    if let Some(study) = asked.iter().find(|p| p.served().is_none()) {
-        return Err(Failure::Said(format!(
-            "--policy {study}: no disk of the daemon may have it; take one of {}, or leave out --ssd",
-            PolicyKind::ALL.map(PolicyKind::name).join(", ")
-        )));
-    }
-    let served: Vec<_> = asked.into_iter().filter_map(|p| p.served()).collect();
+    let served = served(&args.policy, ", or leave out --ssd")?;
     Ok(if served.is_empty() { vec![PolicyKind::Lru, PolicyKind::S3Fifo] } else { served })
 }
 
