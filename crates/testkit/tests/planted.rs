@@ -34,6 +34,7 @@ const FOUND_BY: &[(Bug, u64)] = &[
     (Bug::PoolKeepsInvalid, 7),
     (Bug::PoolNotTold, 7),
     (Bug::RunPagesAssumed, 5),
+    (Bug::StampUnflushed, 494),
     (Bug::UnneededCloneKeeps, 165),
     (Bug::WriteKeepsLater, 7),
     (Bug::WriteKeepsResidency, 5),
@@ -73,9 +74,9 @@ fn assert_found(bug: Bug) {
         Bug::PinOutlivesDisk | Bug::PinsOfOthersUncounted => 21 * n - 11,
         _ => n,
     };
-    // It takes a write under way that was merged from a cached block at the moment of a loss, or clones one of which
-    // goes while all is promised: rare meetings.
-    let is_rare = matches!(bug, Bug::LossKeepsWrites | Bug::HeirsKeepAll);
+    // It takes a write under way that was merged from a cached block at the moment of a loss, clones one of which goes
+    // while all is promised, or an image that loses what was never flushed after a rest: rare meetings.
+    let is_rare = matches!(bug, Bug::LossKeepsWrites | Bug::HeirsKeepAll | Bug::StampUnflushed);
     let most = if is_rare { 4 * SEEDS } else { SEEDS };
     // Hundreds of copies have to fail.
     let steps = if bug == Bug::FailedCopiesForgotten { 3 * STEPS } else { STEPS };
