@@ -7,19 +7,18 @@ first guest begins until the last one has ended.
 """
 
 import contextlib
-import datetime
 import json
 import os
 import time
-from dataclasses import asdict
 
 from exclusive.measure import difference
-from rig import cgroup, guest as guests, machine, process, slowdisk
+from rig import process
 from rig.process import Stopped
 
 from . import boot_images, boot_serving
-from .boot_arms import INTERVAL, MIB, REPETITIONS, Arm, Sizes, order
-from .boot_rounds import Rounds, say, together
+from .boot_arms import MIB, REPETITIONS, Arm, Sizes
+from .boot_rounds import say, together
+from .clone_cells import Cell
 
 WAITS_MS = (2,)
 # A clone's file is twice as large as its part of the store and what its guest has for pages together.
@@ -72,48 +71,19 @@ def blocks_of(said):
     return ranges
 
 
-class Steady:
-    """One cell: all arms once, on disks that wait so many milliseconds before each transfer."""
+class Steady(Cell):
+    """One cell of clones that read."""
+
+    name, known = "steady", ARMS
+    settings = {"warm": WARM, "reads": READS, "alpha": ALPHA, "budget": BUDGET, "buffer": BUFFER, "table": TABLE}
 
     def __init__(self, wait_ms, repetition, sizes=SIZES, arms=tuple(ARMS)):
-        self.id = f"steady-{wait_ms}ms-{repetition}"
-        self.wait_ms, self.repetition, self.sizes, self.arms = wait_ms, repetition, sizes, arms
+        super().__init__(wait_ms, repetition, sizes, arms)
 
-    def run(self, undercroft, work):
-        """What all arms have measured, and what it was measured with."""
-        try:
-            return self._run(undercroft.resolve(), (work / "steady").resolve())
-        except cgroup.Unavailable as e:
-            raise Stopped(str(e)) from e
+    def measured(self, rounds, key):
+        return self.run_arm(rounds, ARMS[key], 1 + self.repetition)
 
-    def _run(self, undercroft, work):
-        began = time.monotonic()
-        if missing := slowdisk.lacks():
-            raise Stopped(f"disks of clones cannot be made here: {'; '.join(missing)}")
-        boot_serving.Clones.binary = undercroft
-        work.mkdir(parents=True, exist_ok=True)
-        guests.build()
-        images = boot_images.Images(work / "images", self.sizes, say)
-        images.prepare()
-        keys, arms = order(self.arms, self.repetition), {}
-        with boot_images.Disks(images, 1000 * self.wait_ms) as disks:
-            rounds = Rounds(self.sizes, disks, work, None, guests.accelerator())
-            profiled = self.profiles(rounds)
-            for key in keys:
-                arms[key] = self.measured(rounds, ARMS[key], 1 + self.repetition)
-                say(f"  {ARMS[key].title:20} {line(arms[key])}")
-        facts = {
-            "wait_ms": self.wait_ms, "sizes": asdict(self.sizes), "machine": machine.facts(work, rounds.accel),
-            "commit": machine.commit(guests.ROOT), "shares_interval": INTERVAL, "warm": WARM, "reads": READS,
-            "alpha": ALPHA, "budget": BUDGET, "buffer": BUFFER, "table": TABLE,
-            "read_ahead_kb": boot_images.READ_AHEAD_KB, "settings": boot_serving.SAID_SETTINGS,
-            "limit_mib": boot_serving.limit_bytes(self.sizes) // MIB, "order": keys, "recorded": profiled,
-            "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        }  # fmt: skip
-        seconds = round(time.monotonic() - began, 1)
-        return {"words": ["steady", self.id], "facts": facts, "arms": arms, "seconds": seconds}
-
-    def profiles(self, rounds):
+    def prepare(self, rounds):
         """Runs the load once with large tables of misses, and writes what they have as each clone's profile: how many
         blocks these name."""
 
@@ -129,9 +99,9 @@ class Steady:
             return found
 
         say("an earlier run, whose misses are the profile")
-        return self.measured(rounds, PROFILE, 1, write)["said"]
+        return self.run_arm(rounds, PROFILE, 1, write)["said"]
 
-    def measured(self, rounds, arm, chance, ask=None):
+    def run_arm(self, rounds, arm, chance, ask=None):
         """One arm, from an empty cache; `ask(way)` asks the daemon for more when the load is over."""
         overlays = rounds.disks.overlays()
         rounds.disks.fill()
@@ -163,11 +133,9 @@ class Steady:
         kept = ("seconds", "reads", "read_bytes", "cached_bytes", "read_all", "read_disk")
         return {name: done[0][name] for name in kept}
 
-
-def line(found):
-    """An arm in a few words, while it runs."""
-    mib = found["counted"]["disks"]["base"]["read_bytes"] >> 20
-    return f"{mib} MiB read of the base in {found['seconds']:.1f} s"
+    def line(self, found):
+        mib = found["counted"]["disks"]["base"]["read_bytes"] >> 20
+        return f"{mib} MiB read of the base in {found['seconds']:.1f} s"
 
 
 def steady_cells():

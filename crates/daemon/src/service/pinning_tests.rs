@@ -5,6 +5,8 @@
 use super::Service;
 use super::silent_tests::{two_vms, write_file};
 use crate::http::{Caller, Daemon};
+use std::path::Path;
+use std::sync::Arc;
 use undercroft_api::hot_set::HotSet;
 use undercroft_api::ranges::{RangeBody, RangeList, RangeListBody};
 use undercroft_config::{ControlErrorKind, Machine, NodeChange, Overrides, Written, keys};
@@ -21,6 +23,17 @@ fn list(ranges: &[(u64, u64)]) -> HotSet {
 
 fn text(size_bytes: u64, ranges: &str) -> String {
     format!(r#"{{"size_bytes": {size_bytes}, "ranges": {ranges}}}"#)
+}
+
+/// A service whose disk `one:a` is locked by the profile `hot` of its folder, where a list of another disk is, too.
+fn locked_by_profile(dir: &Path) -> Arc<Service> {
+    let service = Service::start(two_vms(dir)).unwrap();
+    std::fs::write(dir.join("hot"), text(MIB, "[[5, 1]]")).unwrap();
+    std::fs::write(dir.join("other"), text(4096, "[[0, 1]]")).unwrap();
+    let hot = Written::Text(dir.join("hot").display().to_string());
+    let change = set("lock", "static").with("lock_profile", hot);
+    service.change_node("one:a", change, None, &Caller::Signal).unwrap();
+    service
 }
 
 #[test]
@@ -54,11 +67,8 @@ fn what_is_pinned_by_hand_is_taken_as_a_whole_or_not_at_all() {
 #[test]
 fn a_change_that_fails_leaves_the_lists_as_they_were() {
     let dir = tempfile::tempdir().unwrap();
-    let service = Service::start(two_vms(dir.path())).unwrap();
     let (by, at) = (Caller::Signal, |name: &str| Written::Text(dir.path().join(name).display().to_string()));
-    std::fs::write(dir.path().join("hot"), text(MIB, "[[5, 1]]")).unwrap();
-    std::fs::write(dir.path().join("other"), text(4096, "[[0, 1]]")).unwrap();
-    service.change_node("one:a", set("lock", "static").with("lock_profile", at("hot")), None, &by).unwrap();
+    let service = locked_by_profile(dir.path());
     let is_named = || service.block("one:a", 5 << 12).unwrap().named_by_profile;
     assert!(is_named());
     service.set_pins("one:a", list(&[(7, 1)]), None, &by).unwrap();
@@ -136,11 +146,8 @@ fn pins_that_were_past_the_budget_are_tried_again_when_the_share_has_grown() {
 #[test]
 fn a_change_that_fails_gives_lists_by_hand_back() {
     let dir = tempfile::tempdir().unwrap();
-    let service = Service::start(two_vms(dir.path())).unwrap();
     let (by, at) = (Caller::Signal, |name: &str| Written::Text(dir.path().join(name).display().to_string()));
-    std::fs::write(dir.path().join("hot"), text(MIB, "[[5, 1]]")).unwrap();
-    std::fs::write(dir.path().join("other"), text(4096, "[[0, 1]]")).unwrap();
-    service.change_node("one:a", set("lock", "static").with("lock_profile", at("hot")), None, &by).unwrap();
+    let service = locked_by_profile(dir.path());
     service.set_lock_profile("one:a", list(&[(9, 1)]), &by).unwrap();
     service.set_pins("one:a", list(&[(7, 1)]), None, &by).unwrap();
     let is_as_it_was = |named: u64, what: &str| {
