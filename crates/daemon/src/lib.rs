@@ -1,11 +1,10 @@
-//! The running daemon: workers, disks, shares, recordings, and the control API over them.
+//! The running daemon: workers, disks, shares and recordings.
 //!
-//! Owns threads, sockets of control and what a plan becomes. Never decides what is cached. Invariant: an async runtime
-//! runs in `http` (and inside back ends whose library needs one) only; the data path has none.
+//! Owns threads and what a plan becomes. Never decides what is cached, and never speaks HTTP: the crate `http` does,
+//! and asks `Service`. Invariant: no async runtime runs here, but inside back ends whose library needs one.
 #![forbid(unsafe_code)]
 
 mod handover;
-pub mod http;
 pub mod latency;
 pub mod logging;
 pub mod record;

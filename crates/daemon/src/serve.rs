@@ -3,7 +3,6 @@
 //! Owns signals, readiness and the order of start and stop. Never serves itself. Invariants: nobody is told that we are
 //! ready before every socket listens; the first SIGTERM or SIGINT drains and stops, the second ends at once.
 
-use crate::http::{Caller, ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 use crate::service::{Service, ServiceError};
 use crate::systemd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -14,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use undercroft_config::ServePlan;
+use undercroft_http::{Caller, ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 
 /// How long an orderly stop may take. The unit's `TimeoutStopSec` is longer.
 const STOP_WAIT: Duration = Duration::from_secs(60);

@@ -5,7 +5,6 @@
 
 use super::reload::log_reload;
 use super::{Service, disk, pinning};
-use crate::http::{Caller, Daemon};
 use std::sync::Arc;
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::RangeList;
@@ -16,6 +15,7 @@ use undercroft_api::{
 };
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, DiskSpec, Machine, NodeChange, ServePlan};
 use undercroft_host::Passed;
+use undercroft_http::{Caller, Daemon};
 use undercroft_units::Size;
 
 impl Daemon for Service {

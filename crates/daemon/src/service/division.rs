@@ -4,7 +4,6 @@
 
 use super::Service;
 use super::shares::BelowDisk;
-use crate::http::Caller;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use undercroft_engine::Curve;
 use undercroft_engine::control::{Event, Words};
 use undercroft_engine::curve::Benefit;
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
+use undercroft_http::Caller;
 use undercroft_units::human_size;
 
 impl Service {

@@ -5,12 +5,12 @@
 
 use super::Service;
 use super::pinning::ListChange;
-use crate::http::Caller;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_config::{DiskPlan, NodeChange, Written};
 use undercroft_engine::shares::Hint;
 use undercroft_frontend::fuse::FileHint;
+use undercroft_http::Caller;
 
 /// The hint of a disk, as its file says it; `asked` is set when another one is asked for.
 pub(super) fn file_hint(plan: &DiskPlan, asked: &Arc<AtomicBool>) -> Arc<FileHint> {

@@ -7,10 +7,10 @@ use super::disk::ServedDisk;
 use super::pinning::{Kept, ListChange};
 use super::reload::log_changes;
 use super::{Service, ServiceError};
-use crate::http::Caller;
 use std::sync::Arc;
 use undercroft_config::{ControlError, ControlErrorKind, ServePlan};
 use undercroft_frontend::fuse::FuseServer;
+use undercroft_http::Caller;
 
 /// A disk that is to be another file than it is, or none, with the new one, which is mounted already.
 struct Filing {

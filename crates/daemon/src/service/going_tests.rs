@@ -5,13 +5,13 @@
 
 use super::silent_tests::two_vms;
 use super::{Service, disk};
-use crate::http::{Caller, Daemon};
 use crate::watched_backend::{Watch, Watched};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use undercroft_config::{NodeChange, ServePlan, Written};
+use undercroft_http::{Caller, Daemon};
 
 /// Sees to it that an image is closed when somebody says so.
 struct Stubborn(Receiver<()>);

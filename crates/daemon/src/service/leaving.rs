@@ -12,7 +12,6 @@ use super::laps::Laps;
 use super::{CHANGE_WAIT, Service, ServiceError, pinning, scan};
 use crate::handover::channel::Channel;
 use crate::handover::letters::{self, Begin, FORM, Left, LeftPins, LeftSession, LeftUntold, Offer, Prepared, Ready};
-use crate::http::Caller;
 use crate::systemd;
 use crate::worker::LaidDown;
 use std::io;
@@ -27,6 +26,7 @@ use undercroft_cache::{DiskId, KeptDisk, KeptList, Lost};
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_frontend::socket::keep_files;
 use undercroft_frontend::vhost::LentDevice;
+use undercroft_http::Caller;
 
 /// How long the new process may take to get ready, while all goes on.
 const PREPARE_WAIT: Duration = Duration::from_secs(60);

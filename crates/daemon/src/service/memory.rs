@@ -6,7 +6,6 @@
 //! kernel.
 
 use super::{ServedDisk, Service, capacity_blocks, lock, write};
-use crate::http::server::prepare_runtime_dir;
 use crate::worker::WorkerHandle;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_host::FRAME_BYTES;
 use undercroft_hostmem::ksm::{Keeper, KsmError};
 use undercroft_hostmem::pressure::{Holding, Store};
+use undercroft_http::server::prepare_runtime_dir;
 use undercroft_units::Size;
 
 /// Pause between two steps of giving memory back, for the workers to serve in.

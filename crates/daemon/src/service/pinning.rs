@@ -10,7 +10,6 @@ pub(super) use following::{Kept, ListChange};
 
 use super::disk::{self, Opened, ServedDisk};
 use super::{Service, lock};
-use crate::http::Caller;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -19,6 +18,7 @@ use undercroft_api::{PinsStatus, ProfileTaken};
 use undercroft_cache::{ByteRange, Core, DiskId, LockReport, PinError};
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ListRead, PinList, read_list, read_lists};
 use undercroft_host::FRAME_BYTES;
+use undercroft_http::Caller;
 use undercroft_units::human_size;
 
 const BLOCK: u64 = FRAME_BYTES as u64;

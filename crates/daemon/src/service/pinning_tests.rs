@@ -4,12 +4,12 @@
 
 use super::Service;
 use super::silent_tests::{two_vms, write_file};
-use crate::http::{Caller, Daemon};
 use std::path::Path;
 use std::sync::Arc;
 use undercroft_api::hot_set::HotSet;
 use undercroft_api::ranges::{RangeBody, RangeList, RangeListBody};
 use undercroft_config::{ControlErrorKind, Machine, NodeChange, Overrides, Written, keys};
+use undercroft_http::{Caller, Daemon};
 
 const MIB: u64 = 1 << 20;
 

@@ -7,11 +7,11 @@ use super::locks::Held;
 use super::pinning::Lists;
 use super::waiting::FirstTry;
 use super::{Service, ServiceError};
-use crate::http::Caller;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use undercroft_api::ReloadReport;
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, KeyChange, PlanChange, ServePlan};
+use undercroft_http::Caller;
 
 /// How long the report waits for disks that come: a little more than connecting to an NBD server may take.
 const OPEN_WAIT: Duration = Duration::from_secs(15);

@@ -4,7 +4,6 @@
 //! seconds for a worker that is silent.
 
 use super::Service;
-use crate::http::{Caller, Daemon};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -13,6 +12,7 @@ use undercroft_api::ranges::{RangeBody, RangeList, RangeListBody};
 use undercroft_config::{
     ControlError, ControlErrorKind, DiskSpec, Machine, NodeChange, Overrides, ServePlan, Written, keys,
 };
+use undercroft_http::{Caller, Daemon};
 
 const MIB: u64 = 1 << 20;
 

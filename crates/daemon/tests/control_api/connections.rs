@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use undercroft_api::RecordingStatus;
 use undercroft_api::client::{self, ClientError};
-use undercroft_daemon::http::ControlListeners;
+use undercroft_http::ControlListeners;
 
 #[test]
 fn the_socket_is_ours_alone_and_goes_with_the_server() {

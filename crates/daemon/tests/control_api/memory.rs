@@ -19,11 +19,11 @@ use undercroft_cache::{DiskStats, LockReport};
 use undercroft_config::{
     self as config, ControlError, ControlErrorKind, DiskSpec, NodeChange, NodeSet, NodeSettings, ServePlan,
 };
-use undercroft_daemon::http::{Caller, Daemon};
 use undercroft_daemon::latency::Histogram;
 use undercroft_daemon::service::shown;
 use undercroft_host::Passed;
 use undercroft_hostmem::ksm::Numbers;
+use undercroft_http::{Caller, Daemon};
 
 /// A daemon that keeps a plan and invents counters.
 pub struct Memory {

@@ -5,7 +5,7 @@
 use crate::rig::{Api, daemon_plan, exchange};
 use std::sync::atomic::Ordering;
 use undercroft_config::DaemonPlan;
-use undercroft_daemon::http::ControlListeners;
+use undercroft_http::ControlListeners;
 
 #[test]
 fn a_metrics_address_in_use_is_named() {

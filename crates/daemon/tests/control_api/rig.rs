@@ -16,7 +16,7 @@ use undercroft_config::spec::{NodeSpec, StoreSpec};
 use undercroft_config::{
     self as config, DaemonPlan, DiskSpec, Machine, Overrides, ServePlan, ServeSpec, SocketAccess, VmControl,
 };
-use undercroft_daemon::http::{ControlListeners, ControlServer};
+use undercroft_http::{ControlListeners, ControlServer};
 
 pub struct Api {
     pub dir: tempfile::TempDir,

@@ -14,7 +14,7 @@ use undercroft_api::{
     RangesTaken, SharesStatus, SsdStatus, Status, StoreStatus, client,
 };
 use undercroft_config::{DiskPlan, NodePlan};
-use undercroft_daemon::http::Daemon;
+use undercroft_http::Daemon;
 
 #[test]
 fn status_comes_back_as_the_same_structure() {
@@ -158,7 +158,7 @@ fn errors_have_their_status_and_a_remedy() {
 fn the_description_is_served_as_committed() {
     let api = Api::start();
     let (code, text) = api.raw("GET /openapi.json", "");
-    assert_eq!((code, text), (200, undercroft_daemon::http::api::openapi()));
+    assert_eq!((code, text), (200, undercroft_http::openapi()));
 }
 
 #[test]

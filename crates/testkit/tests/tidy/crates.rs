@@ -27,21 +27,25 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
     ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),
-    ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
+    ("http", &["api", "cache", "config", "frontend", "host", "hostmem"]),
+    (
+        "daemon",
+        &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "http", "trace", "units"],
+    ),
     ("volumes", &["api", "config", "frontend", "host", "units"]),
     (
         "undercroft",
         &[
-            "api", "backend", "config", "daemon", "engine", "heap", "host", "hostmem", "ranges", "study", "trace",
-            "units", "volumes",
+            "api", "backend", "config", "daemon", "engine", "heap", "host", "hostmem", "http", "ranges", "study",
+            "trace", "units", "volumes",
         ],
     ),
 ];
 
 /// Libraries that only these may use.
 const KEPT_TO: &[(&str, &[&str])] = &[
-    ("tokio", &["api", "daemon", "volumes"]),
-    ("axum", &["daemon", "volumes"]),
+    ("tokio", &["api", "http", "volumes"]),
+    ("axum", &["http", "volumes"]),
     ("io-uring", &["host"]),
     ("libc", &["host"]),
     ("clap", &["config", "undercroft"]),
@@ -51,7 +55,7 @@ const KEPT_TO: &[(&str, &[&str])] = &[
 
 /// Where the async runtime may be named, and `async` written: the control API, its client, and the socket of the volume
 /// plugin. Nothing else waits in that way.
-const ASYNC: &[&str] = &["crates/daemon/src/http/", "crates/api/src/client.rs", "crates/volumes/src/plugin/server.rs"];
+const ASYNC: &[&str] = &["crates/http/src/", "crates/api/src/client.rs", "crates/volumes/src/plugin/server.rs"];
 
 /// The names in a crate's `[dependencies]`, those for some targets or features among them.
 fn dependencies(name: &str) -> BTreeSet<String> {

@@ -40,7 +40,7 @@ const NODE_USES: &[(&str, usize, &str)] = &[
     ("crates/config/src/change.rs", 3, "refused where no controller looks at it"),
     ("crates/config/src/live.rs", 3, "the body of `/v1/nodes` has it"),
     ("crates/config/src/pools.rs", 1, "a disk with a goal keeps its blocks apart"),
-    ("crates/daemon/src/http/scope.rs", 1, "what a VM's own socket may set is a list"),
+    ("crates/http/src/scope.rs", 1, "what a VM's own socket may set is a list"),
     ("crates/daemon/src/service/division.rs", 1, "`shares` shows it"),
     ("crates/daemon/src/service/shares.rs", 4, "the governor is told of it"),
     ("crates/undercroft/src/cli/operate/shares.rs", 1, "`shares` shows it"),

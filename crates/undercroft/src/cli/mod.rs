@@ -130,7 +130,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Completions { shell } => manual::completions(shell, out),
         Command::Man { dir } => manual::man(dir.as_deref(), out),
         Command::Version { json } => manual::version(json, out),
-        Command::Openapi => Ok(out.write(&undercroft_daemon::http::api::openapi())?),
+        Command::Openapi => Ok(out.write(&undercroft_http::openapi())?),
         Command::Reference => Ok(out.write(&undercroft_config::reference::markdown())?),
     }
 }

@@ -17,7 +17,7 @@
 use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of, not_found, wrong_method};
 use super::locks::{block_of, with_version};
 use super::nodes::{changed, expected, list_of, tagged};
-use super::{Caller, Daemon, api};
+use super::{Caller, Daemon, api, description};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
@@ -83,7 +83,7 @@ pub(super) fn router(daemon: Arc<dyn Daemon>, vm: &str, host: PathBuf) -> Router
         .route("/v1/disks/{name}/misses", get(get_misses))
         .route("/v1/ranges", put(put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
         .route("/v1/version", get(api::version))
-        .route("/openapi.json", get(api::openapi_json))
+        .route("/openapi.json", get(description::openapi_json))
         .route("/v1/status", any(refuse))
         .route("/v1/disks", any(refuse))
         .route("/v1/disks/{name}", any(refuse))

@@ -156,7 +156,7 @@ mod tests {
              `shares`:\n\
              `GET /v1/shares`) has the same number. Beside these there are the usual `process_*`. This page is \
              generated:\n\
-             `METRICS_WRITE=1 cargo test -p undercroft-daemon --lib http::metrics`.\n\n\
+             `METRICS_WRITE=1 cargo test -p undercroft-http --lib metrics`.\n\n\
              | metric | type | unit | labels | what | in the status |\n|---|---|---|---|---|---|\n",
         );
         for f in all() {

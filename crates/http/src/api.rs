@@ -1,78 +1,22 @@
-//! The routes of the API: all of them, and those that are of the whole daemon.
+//! What is asked of the whole daemon: its status, its store and KSM, and to load its configuration anew, to upgrade
+//! or to stop.
 //!
-//! Owns paths and methods. Never blocks its thread: calls of the daemon run on threads for that. Invariant: every
-//! answer but metrics is JSON.
+//! Owns how these are read and answered. Never blocks its thread: calls of the daemon run on threads for that.
+//! Invariant: every answer but metrics is JSON.
 
-use super::answer::{Answer, Refused, Shared, bytes_of, call, not_found, wrong_method};
-pub use super::description::openapi;
-use super::{Caller, Daemon, disks, hot_sets, locks, metrics, nodes, recordings, ssd};
+use super::answer::{Answer, Refused, Shared, bytes_of, call};
+use super::{Caller, metrics};
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, patch, post, put};
-use axum::{Extension, Router};
 use serde::Deserialize;
-use std::sync::Arc;
-use undercroft_api::body::{self, BODY_BYTES_MAX, KsmChangeBody, StoreChangeBody};
+use undercroft_api::body::{self, KsmChangeBody, StoreChangeBody};
 use undercroft_api::{
     API_VERSION, ControlError, ControlErrorKind, ErrorBody, KsmStatus, ReloadReport, Status, StoreStatus, VersionInfo,
-    hot_set, ranges,
 };
-
-/// Every route, over a daemon.
-pub(crate) fn router(daemon: Arc<dyn Daemon>) -> Router {
-    Router::new()
-        .route("/v1/status", get(get_status))
-        .route("/v1/disks", get(disks::get_disks).post(disks::post_disk))
-        .route("/v1/disks/{name}", get(disks::get_disk).patch(disks::patch_disk).delete(disks::delete_disk))
-        .route("/v1/disks/{name}/drop-cache", post(disks::drop_cache))
-        .route("/v1/disks/{name}/hot-set", get(hot_sets::get_hot_set))
-        .route("/v1/disks/{name}/warm", post(hot_sets::post_warm).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)))
-        .route(
-            "/v1/disks/{name}/pins",
-            get(locks::get_pins).put(locks::put_pins).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)),
-        )
-        .route(
-            "/v1/disks/{name}/lock-profile",
-            put(locks::put_lock_profile).layer(DefaultBodyLimit::max(hot_set::BODY_BYTES_MAX)),
-        )
-        .route("/v1/disks/{name}/blocks/{offset}", get(locks::get_block))
-        .route("/v1/disks/{name}/misses", get(locks::get_misses))
-        .route("/v1/nodes/{name}/misses", get(locks::get_node_misses))
-        .route("/v1/shares", get(nodes::get_shares))
-        .route("/v1/nodes/{name}", get(nodes::get_node).patch(nodes::patch_node).put(nodes::put_node))
-        .route("/v1/nodes/{name}/events", get(nodes::get_node_events))
-        .route("/v1/disks/{name}/ranges", get(nodes::get_ranges))
-        .route("/v1/ranges", put(nodes::put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
-        .route("/v1/store", patch(patch_store))
-        .route("/v1/ssd", get(ssd::get_ssd).patch(ssd::patch_ssd))
-        .route("/v1/ssd/drop", post(ssd::drop_ssd))
-        .route("/v1/ksm", patch(patch_ksm))
-        .route("/v1/recordings", get(recordings::get_recordings).post(recordings::post_recording))
-        .route("/v1/recordings/{id}", get(recordings::get_recording).delete(recordings::delete_recording))
-        .route("/v1/reload", post(reload))
-        .route("/v1/upgrade", post(upgrade))
-        .route("/v1/stop", post(stop))
-        .route("/v1/version", get(version))
-        .route("/metrics", get(get_metrics))
-        .route("/openapi.json", get(openapi_json))
-        .fallback(not_found)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(daemon)
-}
-
-/// Metrics alone, for the TCP listener.
-pub(crate) fn metrics_router(daemon: Arc<dyn Daemon>) -> Router {
-    Router::new()
-        .route("/metrics", get(get_metrics))
-        .fallback(not_found)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(0))
-        .with_state(daemon)
-}
 
 /// Everything about the daemon and its disks.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
@@ -170,10 +114,4 @@ pub(super) async fn get_metrics(State(d): State<Shared>) -> Result<Response, Ref
     let (status, shares) = call(d, |d| Ok((d.status(), d.shares()))).await?;
     let text = metrics::encode(&status, &shares);
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], Body::from(text)).into_response())
-}
-
-/// This description.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200, content_type = "application/json")))]
-pub(super) async fn openapi_json() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], openapi()).into_response()
 }

@@ -1,8 +1,11 @@
 //! The description of the API, made from its routes and types.
 //!
-//! Owns the list of both. Never answers anything. Invariant: docs/openapi.json is what it says (a test).
+//! Owns the list of both. Answers for nothing but itself. Invariant: docs/openapi.json is what it says (a test). Never
+//! has a route that is not served.
 
 use super::{api, disks, hot_sets, locks, nodes, recordings, ssd};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
 use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::ranges::{RangeBody, RangeListBody};
@@ -70,7 +73,7 @@ use utoipa::OpenApi;
         api::stop,
         api::version,
         api::get_metrics,
-        api::openapi_json
+        openapi_json
     ),
     components(schemas(
         Status,
@@ -144,6 +147,12 @@ pub fn openapi() -> String {
     let mut text = Description::openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", tag = "api", responses((status = 200, content_type = "application/json")))]
+pub(super) async fn openapi_json() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi()).into_response()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! heads, bodies and calls are all bounded. Invariant: the socket's file is gone when the server is.
 
 use super::control_stream::ControlStream;
-use super::{Caller, Daemon, api, scope};
+use super::{Caller, Daemon, routes, scope};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -120,7 +120,7 @@ impl ControlListeners {
     ///
     /// # Errors
     /// What the kernel says: out of descriptors.
-    pub(crate) fn passable(&self, plan: &DaemonPlan) -> io::Result<Vec<(String, OwnedFd)>> {
+    pub fn passable(&self, plan: &DaemonPlan) -> io::Result<Vec<(String, OwnedFd)>> {
         let bound = std::iter::once(&self.control).chain(self.vms.iter().map(|(_, b)| b));
         let unix = bound.map(|b| Ok((b.guard.path().to_string_lossy().into_owned(), b.listener.as_fd())));
         let metrics = self.metrics.iter().zip(plan.metrics).map(|(l, at)| Ok((tcp_place(at), l.as_fd())));
@@ -137,7 +137,7 @@ impl ControlListeners {
 ///
 /// # Errors
 /// It cannot be made, is no directory, or belongs to another user.
-pub(crate) fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
+pub fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
     let fail = |reason: String| ListenError::RuntimeDir { dir: dir.display().to_string(), reason };
     // Sockets have modes of their own; others may search the directory so that a group can reach those it is given.
     match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir) {
@@ -265,7 +265,7 @@ async fn serve(
             }
         };
         let (router, connections_max) = match &vm {
-            None => (api::router(daemon.clone()), CONNECTIONS_MAX),
+            None => (routes::router(daemon.clone()), CONNECTIONS_MAX),
             Some(vm) => (scope::router(daemon.clone(), vm, host.clone()), VM_CONNECTIONS_MAX),
         };
         accepting.spawn(accept(next, router, connections_max, stopped.clone()));
@@ -279,7 +279,7 @@ async fn serve(
             let listener = listener.clone();
             async move { listener.accept().await.map(|(io, _)| (io, Caller::Metrics, Passed::default())) }
         };
-        accepting.spawn(accept(next, api::metrics_router(daemon), METRICS_CONNECTIONS_MAX, stopped));
+        accepting.spawn(accept(next, routes::metrics_router(daemon), METRICS_CONNECTIONS_MAX, stopped));
     }
     while accepting.join_next().await.is_some() {}
 }

@@ -5,7 +5,7 @@
 //! from the control socket blocks a disk, and none is unbounded.
 
 mod answer;
-pub mod api;
+mod api;
 mod control_stream;
 mod description;
 mod disks;
@@ -14,10 +14,12 @@ mod locks;
 pub mod metrics;
 mod nodes;
 mod recordings;
+mod routes;
 mod scope;
 pub mod server;
 mod ssd;
 
+pub use description::openapi;
 pub use server::{ControlListeners, ControlServer, ListenError};
 
 use std::fmt;
