@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 # experiments/ is no package
 from locking import boot, boot_arms, boot_derive, boot_images, boot_other, boot_report, boot_rounds  # noqa: E402
 from locking import boot_serving, page, run, steady, steady_report  # noqa: E402
+from rig import machine  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 
 MIB = 1 << 20
@@ -309,16 +310,38 @@ def test_the_stand_in_for_the_storage_has_to_be_in_memory(monkeypatch, tmp_path)
     volume = tmp_path / "base.volume"
     volume.write_bytes(b"x" * MIB)
     disks = boot_images.Disks(types.SimpleNamespace(volumes={"base": volume}), 0)
-    there = iter([0, MIB, MIB, MIB, MIB, MIB - 4096])
+    there, kept = iter([4096, MIB, MIB, MIB, MIB, MIB - 4096]), []
     monkeypatch.setattr(boot_images, "resident", lambda _: next(there))
-    # Read, since nothing is there; then there, and at the end of an arm not all of it.
+    keep = boot_images.keep_cached
+    monkeypatch.setattr(boot_images, "keep_cached", lambda path: kept.append(path) or keep(path))
+    # Read, since only what mounting it has read is there; then there, and at the end of an arm not all of it.
     disks.fill()
+    assert disks.filled == {volume: MIB}
     disks.fill()
     with pytest.raises(Stopped, match="base.volume: 4 KiB"):
         disks.check_filled()
     monkeypatch.setattr(boot_images, "resident", lambda _: 0)
     with pytest.raises(Stopped, match="not in the page cache"):
         disks.fill()
+    assert kept == [volume]
+    disks.stack.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "takes"), [("on", "pageout", True), ("off", "pageout", False), ("on", "stat", False)]
+)
+def test_a_kernel_that_takes_idle_pages_is_seen(tmp_path, state, action, takes):
+    assert machine.takes_idle_pages(tmp_path) is machine.takes_idle_pages(tmp_path / "none") is False
+    scheme = tmp_path / "0" / "contexts" / "0" / "schemes" / "0"
+    scheme.mkdir(parents=True)
+    (tmp_path / "nr_kdamonds").write_text("1\n")
+    (tmp_path / "0" / "state").write_text(f"{state}\n")
+    (scheme / "action").write_text(f"{action}\n")
+    assert machine.takes_idle_pages(tmp_path) is takes
+    data = stored(HIGH, LOW)
+    for of in data.values():
+        of["facts"]["machine"] = MACHINE | {"takes_idle_pages": takes}
+    assert ("(DAMON)" in boot_report.section(data)) is takes
 
 
 def test_all_ways_of_serving_have_the_same_limit(tmp_path):

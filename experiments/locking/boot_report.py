@@ -181,6 +181,11 @@ def section(data):
         " runs on the same processors as the guests and what serves them: an arm that reads more leaves them less, so"
         " times differ by more than the waits; *processors busy* is of all of these together."
     )
+    if facts["machine"].get("takes_idle_pages"):
+        about += (
+            " This machine's kernel takes pages of files back that nobody has used for a while, however much memory is"
+            " free (DAMON): *page cache* may have less than its limit for that; memory of programs stays."
+        )
     arms = "\n".join(f"- *{ARMS[key].title}*: {ARMS[key].explains}." for key in arms_of(cells))
     parts = [of_wait(wait, found[wait]) for wait in sorted(found, reverse=True)]
     return "\n" + "\n\n".join(["## Clones that boot at once", paragraph(about), arms, paragraph(rule()), *parts]) + "\n"

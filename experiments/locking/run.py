@@ -4,9 +4,9 @@
 Runs `undercroft lab` on the memory traces of ../shared, on programs that are traced here, and on the block traces of
 ../shared (cells `blocks-...`: the daemon's cache), keeps the results, and writes docs/results/locking.md with pictures,
 and the same as locking.html. Nothing in it is a matter of time but the traces, which take minutes, the processor time
-that `blocks-...` have beside their counts, and the cells `measured-...` and `boot-...`, which put loads on the daemon
-and want a quiet machine; those named `boot-...` are left out unless they are asked for, need root, and take half an
-hour each.
+that `blocks-...` have beside their counts, and the cells `measured-...`, `boot-...` and `steady-...`, which put loads
+on the daemon and want a quiet machine; the last two, which have guests, are left out unless they are asked for, need
+root, and take half an hour each.
 """
 
 import argparse

@@ -19,6 +19,8 @@ LATENCY_FILE_BYTES = 64 << 20
 BLOCK = 4096
 # What makes two machines of one type: figures of different types never stand in one table.
 TYPE = ("cpu", "cpus", "accelerator")
+# Of each of the kernel's monitors of accesses to memory.
+MONITORS = Path("/sys/kernel/mm/damon/admin/kdamonds")
 
 
 def text(path):
@@ -104,6 +106,18 @@ def commit(root):
     return None
 
 
+def takes_idle_pages(monitors=MONITORS):
+    """Whether the kernel pages out what has not been used for a while, however much memory is free (DAMON): the host
+    page cache then has less than it might, and what serves from memory of its own has not."""
+    found = False
+    for monitor in monitors.glob("[0-9]*"):
+        state, actions = text(monitor / "state"), [text(p) for p in monitor.glob("contexts/*/schemes/*/action")]
+        if state is None or None in actions:
+            return None
+        found |= state == "on" and "pageout" in actions
+    return found
+
+
 def facts(folder, accelerator):
     """All of it, with the disk that `folder` is on."""
     disk = disk_of(folder)
@@ -119,6 +133,7 @@ def facts(folder, accelerator):
         "thp": chosen(text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "cgroup": cgroup.version(),
         "machine_type": machine_type(),
+        "takes_idle_pages": takes_idle_pages(),
     }
 
 
@@ -169,4 +184,6 @@ def words(machine):
         ]
         if machine.get("machine_type"):
             parts.append(f"machine {machine['machine_type']}")
+        if machine.get("takes_idle_pages"):
+            parts.append("files' pages that nobody uses for a minute are taken back (DAMON)")
     return ", ".join(parts)
