@@ -25,18 +25,25 @@ BUILD = ("test", "--workspace", "--locked", "--no-run", "--message-format=json-r
 DOCUMENTATION = ("test", "--workspace", "--locked", "--no-fail-fast", "--doc")
 # Begun first: whatever takes long and begins last is waited for by one processor while the other has nothing to do.
 LONGEST = (
-    "undercroft_porttest",
-    "replay",
     "study",
+    "undercroft_porttest",
     "simulation",
-    "nbd",
+    "undercroft_study",
+    "replay",
     "planted",
+    "undercroft_engine",
+    "ssd",
+    "core",
     "undercroft_daemon",
     "backends",
+    "nbd",
     "control_api",
-    "undercroft_study",
-    "ssd",
+    "tidy",
     "golden",
+    "allocations",
+    "laboratory",
+    "fenced_order",
+    "cli",
 )
 
 

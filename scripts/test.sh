@@ -81,6 +81,21 @@ count_pytest() {
         "$(total "$3.summary" . skipped)"
 }
 
+# undercroft-ranges is built beside all else: optimised and for a target of its own, so in other folders than what is
+# not, and niced, so with what that build leaves of the processors where it waits for one crate. Two that are optimised,
+# as at length, wait for each other.
+begin_ranges() {
+    env -u RUSTC_WORKSPACE_WRAPPER nice scripts/build-ranges.sh >"$logs/ranges.log" 2>&1 &
+    ranges=$!
+}
+
+end_ranges() {
+    wait "$ranges"
+    local status=$?
+    [ $status -eq 0 ] || cat "$logs/ranges.log"
+    count "scripts/build-ranges.sh" $status 0 0 0
+}
+
 step "layout"
 scripts/cargo fmt --all --check
 count "cargo fmt --check" $? 0 0 0
@@ -94,18 +109,19 @@ if [ -n "${UNDERCROFT_LONG:-}" ]; then
     [ $failed -eq 0 ] || finish
     step "build"
     programs=target/release
+    begin_ranges
     scripts/cargo build --release --locked --workspace --lib --bins --example recording_rows
 else
     step "lints and build, in one"
     programs=target/debug
     # Until the Rust tests are through: whatever else is built then is not for tests.
     export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-lints CLIPPY_ARGS=-Dwarnings
+    begin_ranges
     # With tests, whose crates ask others for features: without, our own would be built once more for them.
     scripts/cargo build --locked --workspace --all-targets
 fi
 count "cargo build" $? 0 0 0
-env -u RUSTC_WORKSPACE_WRAPPER scripts/build-ranges.sh
-count "scripts/build-ranges.sh" $? 0 0 0
+end_ranges
 if [ -n "$setup" ]; then
     wait "$setup"
     count "scripts/setup.sh" $? 0 0 0
@@ -162,9 +178,12 @@ python_package >"$logs/python.log" 2>&1 &
 package=$!
 [ -z "${UNDERCROFT_LONG:-}" ] || wait "$package"
 
-# They mostly wait, so four run at a time; then, one by one, those that measure or need the machine (`alone`).
+# They wait a good part of the time, so four run at a time, and six where there is memory for as many guests (some
+# 300 MiB each); then, one by one, those that measure or need the machine (`alone`).
+at_a_time=4
+if [ "$(awk '$1 == "MemTotal:" { print $2 }' /proc/meminfo)" -ge $((12 << 20)) ]; then at_a_time=6; fi
 step "real programs and real guests, side by side"
-"${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -n 4 -m "not alone" --durations 12 2>&1 | tee "$logs/pytest.log"
+"${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -n $at_a_time -m "not alone" --durations 12 2>&1 | tee "$logs/pytest.log"
 count_pytest "pytest" "${PIPESTATUS[0]}" "$logs/pytest"
 wait "$package"
 status=$?

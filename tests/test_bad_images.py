@@ -17,8 +17,7 @@ def refused(scratch, disks, **options) -> str:
     """What the daemon says of a configuration that makes no sense, or of disks that it cannot serve: those wait."""
     daemon = Daemon(scratch / "refused", disks, **options)
     daemon.launch()
-    up = lambda: daemon.control.exists() and daemon.call("status", check=False).returncode == 0  # noqa: E731
-    until(lambda: not daemon.running() or up(), "it serves, or refuses to")
+    until(lambda: not daemon.running() or daemon.ready(), "it serves, or refuses to")
     if not daemon.running():
         assert daemon.process.returncode == 1 and daemon.sockets() == [], daemon.log()
         return daemon.log()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from harness import images, nbdwire
-from harness.daemon import Disk
+from harness.daemon import Disk, until
 from harness.nbdwire import Wire
 from harness.programs import need, run
 
@@ -29,9 +29,16 @@ def backend_bytes(daemon) -> int:
 
 
 def settled(daemon) -> dict:
-    """The status, once what waits has been hashed."""
-    daemon.call("status")
-    return daemon.status()
+    """The status, once what waits has been hashed: what is held does not change any more."""
+    seen = [daemon.status()]
+
+    def still() -> bool:
+        time.sleep(0.1)
+        seen.append(daemon.status())
+        return seen[-1]["store"] == seen[-2]["store"]
+
+    until(still, "all of it has been hashed")
+    return seen[-1]
 
 
 def test_eight_clones_take_the_memory_of_one(serve, scratch):

@@ -19,6 +19,7 @@ from shares.clients import BLOCK, Load  # noqa: E402
 LIMIT_S = 110
 
 
+@pytest.mark.long  # without the laboratory: tests/test_shares.py, tests/test_share_scopes.py
 def test_shares_follow_weights_live(scratch):
     """Two VMs with two and three containers: by weight when all contend, lent while idle, and by new weights after a
     change."""

@@ -111,8 +111,17 @@ def test_image_alone_needs_no_configuration(scratch):
     assert not socket.exists()
 
 
+def form(status):
+    """What of a status is the same at every look: keys and texts, and for numbers of what kind they are."""
+    if isinstance(status, dict):
+        return {key: form(value) for key, value in status.items()}
+    if isinstance(status, list):
+        return [form(value) for value in status]
+    return status if isinstance(status, str) else type(status)
+
+
 def test_commands_about_a_running_daemon(serve, scratch):
-    """status, attach-args, drop-cache and set, as people use them."""
+    """status, attach-args, drop-cache and set, as people use them. `status --json` prints all that the API tells."""
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     daemon = serve([Disk("a", image, "raw", {"size": '"32MiB"'})], memory="64MiB")
     driver("run", daemon.vhost("a"), "--ops", "500", "--length", "4MiB", "--prefill")
@@ -133,6 +142,9 @@ def test_commands_about_a_running_daemon(serve, scratch):
     assert disk["cache"]["share_bytes"] == 16 * images.MIB and disk["cache"]["policy"] == "sieve"
     done = daemon.call("set", "nothing", "--policy", "lru", check=False)
     assert done.returncode == 1 and "nothing" in done.stderr
+    printed, told = json.loads(daemon.call("status", "--json").stdout), daemon.status()
+    assert printed["pid"] == told["pid"] == daemon.pid and form(printed) == form(told)
+    assert printed["disks"][0]["counters"] == told["disks"][0]["counters"], "nobody uses it meanwhile"
 
 
 def test_idle_daemon_rests(serve, scratch):
@@ -180,6 +192,7 @@ def test_a_disk_that_cannot_go_keeps_its_memory_until_it_does(serve, scratch, nb
         end = time.monotonic() + 3
         while time.monotonic() < end:
             look()
+            time.sleep(0.01)
         has = daemon.disk("up")["cache"]["share_bytes"]
         upstream.pause()
         time.sleep(0.5)

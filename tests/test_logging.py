@@ -89,7 +89,7 @@ def test_a_log_that_nobody_reads_stops_nobody(scratch):
     daemon.process = process
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
     try:
-        until(lambda: daemon.control.exists() and daemon.call("status", check=False).returncode == 0, "it serves")
+        until(daemon.answers, "it serves")
         until(lambda: pressed(daemon), "lines find no room", limit=60)
         driver("run", daemon.vhost("a"), "--ops", "2000", "--depth", "8", "--verify", image)
         assert daemon.status()["disks"][0]["state"] == "serving"

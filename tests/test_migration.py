@@ -169,6 +169,7 @@ def test_there_and_back_under_load(sides, boot, scratch):
         process.run(["qemu-img", "check", "-q", image], "qemu-img check")
 
 
+@pytest.mark.parametrize("sides", [pytest.param("raw", marks=pytest.mark.long), "qcow2"], indirect=True)
 def test_what_the_guest_has_written_is_on_the_image(sides, boot, scratch):
     """Data that were written on both sides, read once more without any daemon."""
     image, here, there = sides

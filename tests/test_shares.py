@@ -316,6 +316,7 @@ def test_the_ceiling_holds_while_shares_move_between_workers(two):
                 used = store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"]
                 if used > most:
                     most, at = used, (change, 3 - (end - time.monotonic()), store)
+                time.sleep(0.01)
     finally:
         for load in loads:
             load.terminate()

@@ -57,7 +57,7 @@ def wait_for_intervals(daemon, more):
     """Waits until shares were divided so many times more."""
 
     def ended():
-        return json.loads(daemon.call("shares", "--json").stdout)["intervals"]
+        return daemon.get("/v1/shares")["intervals"]
 
     until, end = ended() + more, time.monotonic() + 60
     while ended() < until:
@@ -98,7 +98,11 @@ def read_all_over(daemon, path, requests, kinds, longest, seed):
     return recorder.end()
 
 
-@pytest.mark.parametrize("policy", ["s3-fifo", "lru", "arc"])
+# What the next two tests compare.
+ELSEWHERE = [pytest.param(policy, marks=pytest.mark.long) for policy in ("s3-fifo", "lru")]
+
+
+@pytest.mark.parametrize("policy", [*ELSEWHERE, "arc"])
 def test_at_depth_1_every_read_is_equal(serve, scratch, policy):
     """Reads, writes, zeroes and discards of any length and alignment, beyond what the cache holds."""
     daemon = start(serve, scratch, policy)

@@ -318,6 +318,8 @@ def test_the_store_is_switched_and_emptied_by_hand(daemon):
     daemon.call("ssd", "stop")
     status = ssd(daemon)
     assert not status["in_service"] and status["reason"] == "an operator took it out of service", status
+    printed = json.loads(daemon.call("ssd", "--json").stdout)
+    assert printed.keys() == status.keys() and printed["counters"] == status["counters"], printed
     assert not is_open() and "SSD store out of service" in daemon.call("status").stdout
     refused = daemon.call("ssd", "drop", "--all", check=False)
     assert refused.returncode == 1 and "`undercroft ssd start` first" in refused.stderr

@@ -1,5 +1,6 @@
 """Write storms through both front ends at once, while the cache is resized and its policy switched."""
 
+import os
 import random
 import threading
 
@@ -9,6 +10,8 @@ from harness.daemon import Disk
 from harness.programs import driver, finish_driver, need, run, start_driver
 
 SIZE = 64 * images.MIB
+# How long the storm takes.
+SECONDS = "6" if os.environ.get("UNDERCROFT_LONG") else "3"
 POLICIES = ["fifo", "lru", "clock", "arc", "car", "s3-fifo", "sieve", "w-tinylfu"]
 
 
@@ -63,7 +66,7 @@ def test_storm_over_both_front_ends(serve, scratch, nbdkit):
         memory="128MiB",
     )
     mix = ["--write-percent", "50", "--zero-percent", "3", "--discard-percent", "3", "--flush-every", "64"]
-    common = ["--block", "512", "--block-max", "64KiB", "--depth", "8", "--seconds", "6", *mix]
+    common = ["--block", "512", "--block-max", "64KiB", "--depth", "8", "--seconds", SECONDS, *mix]
     half = str(SIZE // 2)
     loads = {
         # The same disk through both front ends, each in its half.

@@ -15,6 +15,7 @@ from harness.programs import built, driver, finish_driver, start_driver
 
 SIZE = 64 * images.MIB
 WORK = 16 * images.MIB
+LONG = bool(os.environ.get("UNDERCROFT_LONG"))
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_twice_under_load(daemon):
 
 def test_a_program_that_does_not_run_changes_nothing(daemon):
     """The next version ends at once, or says nothing and does not end: all is served on by the process that was."""
-    load = Load(daemon, "a", 6)
+    load = Load(daemon, "a", 6 if LONG else 4)
     pid = daemon.pid
     daemon.program.rename(daemon.program.with_name("old"))
     for text in ("#!/bin/sh\nexit 1\n", "#!/bin/sh\nhead -c 100 >/dev/null\necho nonsense >&0\n"):

@@ -217,7 +217,7 @@ def test_deleted_image_is_said(serve, scratch):
     gone.unlink()
     until(lambda: daemon.disk("gone")["reason"] is not None, "it is noticed")
     assert "deleted" in daemon.disk("gone")["reason"] and daemon.disk("gone")["state"] == "serving"
-    assert str(gone) in daemon.log()
+    until(lambda: str(gone) in daemon.log(), "it is said, too")
     assert daemon.disk("good")["reason"] is None
     driver("run", daemon.vhost("gone"), "--ops", "300", "--depth", "4", "--verify", copy)
     others_go_on(daemon, good)

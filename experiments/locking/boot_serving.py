@@ -6,9 +6,6 @@ its own, and the last disk is the other one; every way of serving is under the s
 """
 
 import contextlib
-import http.client
-import json
-import socket
 import subprocess
 import time
 
@@ -40,19 +37,6 @@ RECORDING_SECONDS = 20
 def limit_bytes(sizes):
     """What each way of serving may take of the host's memory, page cache included."""
     return sizes.store_mib * MIB + serving.PROGRAM_BYTES
-
-
-class Control(http.client.HTTPConnection):
-    """HTTP on the control socket."""
-
-    def __init__(self, path):
-        super().__init__("localhost", timeout=20)
-        self.path = str(path)
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
 
 
 class Clones(serving.Undercroft):
@@ -87,21 +71,6 @@ class Clones(serving.Undercroft):
         return self.pins
 
     # ---- what is asked of the daemon ----
-
-    def get(self, path):
-        """What it answers on its control socket."""
-        connection = Control(self.control)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            text = answer.read()
-        except OSError as e:
-            raise Stopped(f"undercroft does not answer {path}: {e}") from None
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise Stopped(f"undercroft answers {path} with {answer.status}: {text.decode(errors='replace')}")
-        return json.loads(text)
 
     def wait_until_recording(self, recorder, log):
         """Waits until it records: what is read before that is not in the boot set."""

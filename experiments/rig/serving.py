@@ -4,7 +4,6 @@ Owns the serving process and its control group. Each way says which QEMU argumen
 how that is compared, and why it is fair, is in docs/decisions/0070-demo-and-measures.md.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import cgroup, process, programs
+from . import cgroup, control, process, programs
 from .guest import ROOT
 
 MIB = 1 << 20
@@ -293,9 +292,13 @@ class Undercroft(Serving):
         argv = [self.binary, *arguments, "--control", self.control]
         return process.run(argv, f"undercroft {' '.join(arguments)}", seconds=60)
 
+    def get(self, path):
+        """What the daemon answers on its control socket. A command tells the same, and starts the program for it."""
+        return control.get(self.control, path)
+
     def status(self):
         """The daemon's own numbers."""
-        return json.loads(self.ctl("status", "--json"))
+        return self.get("/v1/status")
 
     def disk_reads(self):
         disks = [disk["counters"] for disk in self.status()["disks"]]

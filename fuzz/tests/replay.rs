@@ -1,6 +1,6 @@
 //! Replays what fuzzing found, in ordinary tests: each target's seeds (`seeds/TARGET`), the inputs that coverage-guided
 //! sessions kept (`kept/TARGET.tar.xz`, written by scripts/fuzz.py --keep), and some thousand changes of them
-//! that are the same in each run; more of them with UNDERCROFT_LONG set.
+//! that are the same in each run; more of them at length.
 //!
 //! Owns no target. Invariant: an input that a target fails on is left in `artifacts/TARGET`, to be run alone.
 
@@ -12,7 +12,7 @@ use undercroft_fuzz::TARGETS;
 use undercroft_testkit::rng::Rng;
 
 /// Changed inputs per target, and at length.
-const CHANGED: [u64; 2] = [2_000, 10_000];
+const CHANGED: [u64; 2] = [1_000, 10_000];
 /// As scripts/fuzz.py limits them.
 const BYTES_MAX: usize = 65536;
 
@@ -109,8 +109,7 @@ fn replay(target: &str) {
     }
     let mut rng = Rng::new(1);
     let none = Vec::new();
-    let changed = CHANGED[usize::from(std::env::var_os("UNDERCROFT_LONG").is_some())];
-    for _ in 0..changed {
+    for _ in 0..CHANGED[usize::from(undercroft_skips::at_length())] {
         let (a, b) = if inputs.is_empty() { (&none, &none) } else { (rng.pick(&inputs), rng.pick(&inputs)) };
         run(target, *function, &change(a, b, &mut rng));
     }

@@ -138,6 +138,7 @@ def test_a_stopped_run_leaves_nothing(scratch, accel):
     assert left_behind(scratch) == []
 
 
+@pytest.mark.long  # what the scan finds: tests/test_scan.py
 def test_a_guest_with_private_ram_is_scanned(scratch, accel):
     """Over NBD nothing is known of the guest but by the scan, which finds it by its pid file: what it holds is found in
     the cache, and the laboratory counts the same from outside."""

@@ -117,6 +117,8 @@ class Daemon:
         self.control = directory / "control.sock"
         self.nbd_socket = directory / "nbd.sock"
         self.log_path = directory / "log"
+        # What the process that serves has logged begins here.
+        self.log_from = 0
         self.expect_death = False
         # Descriptors that the process is given under their own numbers.
         self.pass_fds: tuple[int, ...] = ()
@@ -143,6 +145,7 @@ tcp = "127.0.0.1:0"
 
     def launch(self) -> None:
         """Starts the process."""
+        self.log_from = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             command = [built("undercroft"), "serve", str(self.config)]
             self.process = subprocess.Popen(
@@ -153,13 +156,28 @@ tcp = "127.0.0.1:0"
         """Starts the process and waits until it serves."""
         self.launch()
         end = time.monotonic() + READY_WITHIN_S
-        while not self.control.exists() or self.call("status", "--json", check=False).returncode != 0:
+        while not self.ready():
             if self.process.poll() is not None:
                 pytest.fail(f"the daemon ended with {self.process.returncode}:\n{self.log()}")
             if time.monotonic() > end:
                 pytest.fail(f"the daemon was not ready after {READY_WITHIN_S} s:\n{self.log()}")
             time.sleep(0.02)
         return self
+
+    def answers(self) -> bool:
+        """Whether it tells its status."""
+        try:
+            return self.api("GET", "/v1/status")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def ready(self) -> bool:
+        """Whether it serves: it says so in its log, and answers. Lines are written by a thread of their own, in order:
+        what was logged before this one is in the file, too."""
+        with open(self.log_path, "rb") as log:
+            log.seek(self.log_from)
+            said = b" ready: " in log.read()
+        return said and self.answers()
 
     @property
     def pid(self) -> int:
@@ -192,19 +210,31 @@ tcp = "127.0.0.1:0"
 
     def api(self, method: str, path: str, body: dict | None = None, on: Path | None = None) -> tuple[int, str]:
         """A request to the control socket, or to that of a VM (`on`): status and text of the answer."""
-        connection = http.client.HTTPConnection("localhost", timeout=60 * PATIENCE)
+        connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(str(on or self.control))
         try:
+            connection.sock.settimeout(60 * PATIENCE)
+            connection.sock.connect(str(on or self.control))
             connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:
             connection.close()
 
+    def get(self, path: str) -> dict:
+        """What the API tells, which must answer. Commands tell the same, but each of them starts our program, which
+        takes far more of a processor than the answer does."""
+        try:
+            status, text = self.api("GET", path)
+        except (OSError, http.client.HTTPException) as e:
+            pytest.fail(f"no daemon answers {path} at {self.control}: {e}")
+        if status != 200:
+            pytest.fail(f"GET {path} was answered with {status}: {text[-4000:]}")
+        return json.loads(text)
+
     def status(self) -> dict:
         """What `undercroft status --json` says."""
-        return json.loads(self.call("status", "--json").stdout)
+        return self.get("/v1/status")
 
     def disk(self, name: str) -> dict:
         """What the status says of one disk."""
@@ -219,8 +249,11 @@ tcp = "127.0.0.1:0"
         self.process.send_signal(signal.SIGHUP)
 
     def upgrade(self) -> None:
-        """`undercroft upgrade`; the process is another one then."""
+        """`undercroft upgrade`; the process is another one then, and everybody who was connected is again."""
+        self.log_from = self.log_path.stat().st_size
         self.process = Successor.of(self.process, lambda: self.call("upgrade").stdout)
+        # The command is answered when the new process has everything, a moment before that one begins.
+        until(self.ready, "the process that took over is ready")
 
     def rss(self, kind: str = "VmRSS") -> int:
         """Resident memory in bytes."""

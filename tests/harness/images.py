@@ -7,7 +7,7 @@ import hashlib
 import random
 from pathlib import Path
 
-from .programs import run
+from .programs import ROOT, run
 
 MIB = 1 << 20
 
@@ -22,6 +22,12 @@ def raw(path: Path, size: int, seed: int | None = None) -> Path:
             for at in range(0, size, MIB):
                 f.write(generator.randbytes(min(MIB, size - at)))
     return path
+
+
+def patterned(path: Path, size: int, seed: int) -> None:
+    """Fills the beginning of a raw image as `workload fill` does in a guest: it is the same program, which is built
+    with the guests."""
+    run(ROOT / "build" / "guest" / "workload", "fill", path, "--seed", seed, "--bytes", size)
 
 
 def qcow2(path: Path, size: int, backing: Path | None = None, backing_format: str = "raw", options: str = "") -> Path:

@@ -4,7 +4,6 @@ Owns what the tests of shares ask a daemon, and the sizes of what they serve. Ne
 at the nodes, disks together have no more than the store.
 """
 
-import json
 import time
 
 from harness import images
@@ -24,7 +23,7 @@ def vm(name, image, more="", disk=""):
 
 def shares(daemon):
     """The nodes by name. Whatever moves, together they have no more than the store."""
-    nodes = {n["name"]: n for n in json.loads(daemon.call("shares", "--json").stdout)["nodes"]}
+    nodes = {n["name"]: n for n in daemon.get("/v1/shares")["nodes"]}
     assert sum(n["share_bytes"] for n in nodes.values() if n["level"] == "disk") <= MEMORY
     store = daemon.status()["store"]
     assert store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"] <= store["memory_bytes"] == MEMORY

@@ -3,7 +3,6 @@
 Owns nothing that lasts.
 """
 
-import json
 import time
 from pathlib import Path
 
@@ -25,7 +24,8 @@ def read_all(daemon: Daemon, disk: str = "a") -> str:
 
 
 def ssd(daemon: Daemon) -> dict:
-    return json.loads(daemon.call("ssd", "--json").stdout)
+    """What `undercroft ssd --json` says."""
+    return daemon.get("/v1/ssd")
 
 
 def have_shares(daemon: Daemon) -> None:

@@ -46,7 +46,7 @@ fn any_blocks() -> impl Strategy<Value = Vec<u64>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(undercroft_skips::cases(600)))]
 
     /// Against a set of the blocks that the outcomes say are there.
     #[test]

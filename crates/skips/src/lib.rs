@@ -1,11 +1,14 @@
-//! Tests that cannot run on this machine: said, and counted.
+//! Tests that cannot run on this machine: said, and counted. And how much of a test there is time for.
 //!
 //! Rust's test harness has no way to skip a test while it runs: one that returns early counts as passed. A test that
 //! finds that something is missing calls [`skip`] with the reason and returns. The reason goes to standard error, and
 //! to the file that the environment variable `UNDERCROFT_SKIPS` names, from which `scripts/test.sh` takes the count;
 //! `.ci/run` fails on every skip that `.ci/permitted-skips` does not name.
 //!
-//! Owns the form of that file: one line a skip, `program TAB test TAB reason`. Never decides whether a skip is
+//! `make test` has half an hour for all there is, and `make test-long` has as long as it takes. What the first has no
+//! time for, a test leaves to the second by [`by_length`] and what follows from it: that is no skip.
+//!
+//! Owns the form of the file of skips: one line a skip, `program TAB test TAB reason`. Never decides whether a skip is
 //! permitted. Invariant: a line is written whole or not at all, whatever other tests write meanwhile.
 
 #![forbid(unsafe_code)]
@@ -13,6 +16,7 @@
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The environment variable that names the file which skips are added to.
@@ -42,6 +46,27 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     }
     skip(format_args!("the reference data are not beside the repository: no ../shared/{name}"));
     None
+}
+
+/// Whether tests run at length: `make test-long` says so by `UNDERCROFT_LONG`.
+pub fn at_length() -> bool {
+    std::env::var_os("UNDERCROFT_LONG").is_some_and(|said| !said.is_empty())
+}
+
+/// What a test does in `make test`, or what it does at length.
+pub fn by_length<T>(usual: T, long: T) -> T {
+    if at_length() { long } else { usual }
+}
+
+/// Cases of a property: half as many in `make test`, four times as many at length.
+pub fn cases(usual: u32) -> u32 {
+    by_length(usual / 2, 4 * usual)
+}
+
+/// Numbers of arbitrary inputs: all of them at length, in `make test` every eleventh. That has no divisor in common with
+/// the lengths after which inputs are short again, so these are as various.
+pub fn inputs(all: Range<usize>) -> impl Iterator<Item = usize> {
+    all.step_by(by_length(11, 1))
 }
 
 /// One line of the file. Reasons may be anything: what would end a field or the line becomes a blank.

@@ -3,14 +3,15 @@
 //! That the same seeds find nothing without the bug is what simulation.rs asserts.
 
 use undercroft_cache::fault_injection::Bug;
-use undercroft_testkit::planted::last_first;
+use undercroft_testkit::planted::{last_first, print_found};
 use undercroft_testkit::{Plan, finds};
 
 /// Seeds that a bug may take at most to be found.
 const SEEDS: u64 = 60;
 const STEPS: u64 = 20_000;
 
-/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-testkit --test planted -- --nocapture`.
+/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-testkit --test planted -- --nocapture`
+/// prints these lines, and those of bugs that few miss.
 const FOUND_BY: &[(Bug, u64)] = &[
     (Bug::AbandonedCounts, 49),
     (Bug::AheadCutUnderWay, 20),
@@ -80,10 +81,11 @@ fn assert_found(bug: Bug) {
     let most = if is_rare { 4 * SEEDS } else { SEEDS };
     // Hundreds of copies have to fail.
     let steps = if bug == Bug::FailedCopiesForgotten { 3 * STEPS } else { STEPS };
-    let mut seeds = last_first(FOUND_BY, &bug, (1..=most).map(seed_of));
+    let all = (1..=most).map(seed_of);
+    let mut seeds = last_first(FOUND_BY, &bug, all.clone());
     let found = seeds.find_map(|seed| Some((seed, finds(Plan { seed, steps, bug: Some(bug) })?)));
     match found {
-        Some((seed, failed)) => println!("{bug:?}: seed {seed}, step {}: {}", failed.step, failed.what),
+        Some((seed, failed)) => print_found(&bug, seed, &format!("step {}: {}", failed.step, failed.what), all),
         None => panic!("{bug:?} was found by none of {most} seeds"),
     }
 }

@@ -3,7 +3,8 @@
 //! To replay a failure: `SEED=n cargo test -p undercroft-testkit --test ssd`; more: `SEEDS=n`.
 
 use undercroft_cache::fault_injection::Bug;
-use undercroft_testkit::planted::last_first;
+use undercroft_skips::by_length;
+use undercroft_testkit::planted::{last_first, print_found};
 use undercroft_testkit::ssd::{SsdOutcome, SsdPlan, run};
 
 const STEPS: u64 = 1000;
@@ -17,7 +18,7 @@ fn from_env(name: &str) -> Option<u64> {
 fn every_block_that_is_served_is_what_the_image_holds() {
     let (first, seeds) = match from_env("SEED") {
         Some(seed) => (seed, 1),
-        None => (1, from_env("SEEDS").unwrap_or(300)),
+        None => (1, from_env("SEEDS").unwrap_or(by_length(150, 300))),
     };
     let mut total = SsdOutcome::default();
     for seed in first..first + seeds {
@@ -49,7 +50,8 @@ const RARE: [Bug; 10] = [
 /// Seeds that a bug may take at most to be found.
 const BUG_SEEDS: u64 = 300;
 
-/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-testkit --test ssd -- --nocapture`.
+/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-testkit --test ssd -- --nocapture`
+/// prints these lines, and those of bugs that few miss.
 const FOUND_BY: &[(Bug, u64)] = &[
     (Bug::SsdBootIgnored, 22),
     (Bug::SsdCleanNotTold, 29),
@@ -66,13 +68,13 @@ const FOUND_BY: &[(Bug, u64)] = &[
 ];
 
 fn assert_found(bug: Bug) {
-    let last = from_env("BUG_SEEDS").unwrap_or(BUG_SEEDS);
-    let found = last_first(FOUND_BY, &bug, 1..=last).find_map(|seed| {
+    let seeds = 1..=from_env("BUG_SEEDS").unwrap_or(BUG_SEEDS);
+    let found = last_first(FOUND_BY, &bug, seeds.clone()).find_map(|seed| {
         let ran = std::panic::catch_unwind(|| run(SsdPlan { seed, steps: STEPS, bug: Some(bug) }));
         ran.map_or(Some((seed, "an assertion".to_string())), |ran| ran.err().map(|e| (seed, e.to_string())))
     });
     match found {
-        Some((seed, what)) => println!("{bug:?}: seed {seed}: {what}"),
+        Some((seed, what)) => print_found(&bug, seed, &what, seeds),
         None => panic!("{bug:?} was found by none of {BUG_SEEDS} seeds"),
     }
 }

@@ -13,9 +13,8 @@ use undercroft_cache::{IoError, IoKind};
 use undercroft_config::ImageFormat;
 
 const SIZE: u64 = 2 << 20;
-/// Cases of the mutation test, of random places; with UNDERCROFT_LONG set, every eight bytes of metadata have their
-/// turn.
-const CASES: usize = 240;
+/// Cases of the mutation test, of random places; at length, every eight bytes of metadata have their turn.
+const CASES: usize = 120;
 
 fn s(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -305,7 +304,6 @@ fn case(path: &Path, damaged: &[u8], rng: &mut Rng, case: &str) -> Outcome {
 #[test]
 fn any_damaged_byte_of_metadata_costs_no_other_byte() {
     let dir = scratch();
-    let long = std::env::var_os("UNDERCROFT_LONG").is_some();
     let images: Vec<(String, Vec<u8>, Vec<Piece>)> = every_kind(dir.path())
         .into_iter()
         .map(|p| {
@@ -322,7 +320,7 @@ fn any_damaged_byte_of_metadata_costs_no_other_byte() {
             places.extend((0..piece.bytes.len().div_ceil(piece.entry)).map(|n| (i, p, n)));
         }
     }
-    if !long {
+    if !undercroft_skips::at_length() {
         // Each image, and each of its pieces, as often as another, however many entries it has.
         let mut rng = Rng::new(seed);
         places = (0..CASES)

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use undercroft_cache::{IoError, IoKind};
 use undercroft_config::ImageFormat;
+use undercroft_skips::by_length;
 
 const SECTOR: usize = 512;
 
@@ -117,7 +118,7 @@ fn a_kill_at_any_moment_leaves_a_sound_image() {
     .enumerate()
     {
         let path = create(dir.path(), &format!("{i}.qcow2"), options);
-        kill_often(&path, 70 + i as u64, 24, options);
+        kill_often(&path, 70 + i as u64, by_length(12, 24), options);
     }
 }
 
@@ -128,7 +129,7 @@ fn a_kill_leaves_an_image_with_a_snapshot_and_the_snapshot_sound() {
         let path = create(dir.path(), &format!("{i}.qcow2"), options);
         run("qemu-io", &["-f", "qcow2", "-c", "write -P 0x11 0 6M", "-c", "write -P 0x22 9M 1M", s(&path)]);
         run("qemu-img", &["snapshot", "-c", "before", s(&path)]);
-        kill_often(&path, 90 + i as u64, 24, options);
+        kill_often(&path, 90 + i as u64, by_length(12, 24), options);
         let copy = path.with_extension("killed");
         run("qemu-img", &["snapshot", "-a", "before", s(&copy)]);
         let mut expected = vec![0; SIZE as usize];

@@ -1,7 +1,7 @@
 //! The tests: all small cases, random long ones, and the limits of a search.
 
 use super::driver::{Pair, Step};
-use super::kinds;
+use super::{kinds, may_go};
 use crate::limits::REFUSALS_MAX;
 use crate::policy::served::models::segmented;
 use crate::policy::studied::s4choice::CONFIGURATIONS;
@@ -103,7 +103,7 @@ fn any_knobs() -> impl Strategy<Value = Knobs> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(undercroft_skips::cases(400)))]
 
     #[test]
     fn each_policy_does_what_its_model_does(
@@ -169,7 +169,7 @@ fn a_search_for_a_victim_is_bounded() {
         let one_queue = !matches!(kind, PolicyKind::S3Fifo | PolicyKind::WTinyLfu);
         for (held, gives_up) in [(REFUSALS_MAX, true), (REFUSALS_MAX - 1, false)] {
             let mut index = Index::new(kind, 1000);
-            (0..1000).for_each(|b| _ = index.access(b, Access::Read, |_| true));
+            (0..1000).for_each(|b| _ = index.access(b, Access::Read, may_go));
             let coldest = index.coldest_first();
             let slots: Vec<_> = coldest[..held as usize].iter().map(|&b| index.peek(b)).collect();
             let calls = std::cell::Cell::new(0);
@@ -190,7 +190,7 @@ fn everything_under_io_is_a_bypass() {
     for kind in kinds() {
         for capacity in [1, 2, 10, 100, 200] {
             let mut index = Index::new(kind, capacity);
-            (0..u64::from(capacity)).for_each(|b| _ = index.access(b, Access::Write, |_| true));
+            (0..u64::from(capacity)).for_each(|b| _ = index.access(b, Access::Write, may_go));
             for block in 1000..1300 {
                 assert_eq!(index.access(block, Access::Read, |_| false), Outcome::Bypass, "{kind} of {capacity}");
             }
@@ -210,7 +210,7 @@ fn a_switch_keeps_the_order_of_eviction() {
             let to = AnyPolicyKind::from(to);
             let mut index = Index::new(from, 50);
             for i in 0..400u64 {
-                index.access(i * i % 83, Access::Read, |_| true);
+                index.access(i * i % 83, Access::Read, may_go);
             }
             let order = index.coldest_first();
             index.switch(to);

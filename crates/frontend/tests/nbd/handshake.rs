@@ -368,7 +368,7 @@ fn a_flood_of_options_does_not_pile_up_replies() {
 #[test]
 fn arbitrary_input_gets_well_formed_replies() {
     let mut x = 0x9e37_79b9_7f4a_7c15_u64;
-    for n in 0..5000 {
+    for n in undercroft_skips::inputs(0..5000) {
         let data: Vec<u8> = std::iter::repeat_with(|| {
             x ^= x << 13;
             x ^= x >> 7;

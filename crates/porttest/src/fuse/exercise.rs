@@ -10,7 +10,7 @@ use crate::nbd::exercise::{ByteDisk, geometry};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{DiskId, Geometry, IoError, Request};
 use undercroft_frontend::Port;
 use undercroft_frontend::fuse::FileHint;
@@ -122,10 +122,7 @@ impl FileRun {
             times: None,
             hint: hint.clone(),
         });
-        // Made once: there are thousands of runs.
-        static BYTES: OnceLock<ByteDisk> = OnceLock::new();
-        let mut disk = BYTES.get_or_init(|| ByteDisk::new(DISK_BYTES_MAX)).clone();
-        disk.bytes.truncate(rules.size_bytes as usize);
+        let disk = ByteDisk::new(rules.size_bytes as usize);
         FileRun { port, disk, device, hint, rules, limits, waiting: Vec::new(), random: order | 1 }
     }
 
@@ -178,8 +175,6 @@ impl FileRun {
     }
 }
 
-/// Bytes of a disk at most.
-const DISK_BYTES_MAX: usize = 3 << 20;
 /// Bytes of the disk under arbitrary messages.
 const SIZE: u64 = (1 << 20) + 300_000;
 

@@ -5,7 +5,8 @@
 use super::{Outcome, Plan, once, run};
 use std::time::Instant;
 use undercroft_frontend::faults::PortBug;
-use undercroft_testkit::planted::last_first;
+use undercroft_skips::by_length;
+use undercroft_testkit::planted::{last_first, print_found};
 
 /// Seeds of `make test`, and events of each.
 const SEEDS: u64 = 100;
@@ -13,7 +14,8 @@ const STEPS: u64 = 4000;
 /// Seeds that a planted bug may take at most to be found.
 const SEEDS_FOR_A_BUG: u64 = 1000;
 
-/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-porttest every_planted -- --nocapture`.
+/// Seeds that have found bugs which many seeds miss: `cargo test -p undercroft-porttest every_planted -- --nocapture`
+/// prints these lines, and those of bugs that few miss.
 const FOUND_BY: &[(PortBug, u64)] = &[
     (PortBug::AskedAgainUnmarked, 12),
     (PortBug::BlocksAtMultiples, 6),
@@ -46,8 +48,7 @@ fn from_env(name: &str) -> Option<u64> {
 /// `UNDERCROFT_SEEDS=1`, `UNDERCROFT_STEPS=n` makes the runs longer or shorter.
 #[test]
 fn no_seed_loses_repeats_or_starves_a_request() {
-    let long = if std::env::var_os("UNDERCROFT_LONG").is_some() { 20 * SEEDS } else { SEEDS };
-    let seeds = from_env("UNDERCROFT_SEEDS").unwrap_or(long);
+    let seeds = from_env("UNDERCROFT_SEEDS").unwrap_or(by_length(SEEDS, 20 * SEEDS));
     let first = from_env("UNDERCROFT_SEED").unwrap_or(1);
     let steps = from_env("UNDERCROFT_STEPS").unwrap_or(STEPS);
     let began = Instant::now();
@@ -107,7 +108,8 @@ fn every_planted_bug_is_found() {
             .find_map(|seed| Some((seed, once(plan(seed), false).err()?)));
         match found {
             Some((seed, what)) => {
-                println!("{bug:?}: seed {seed}, {}", what.to_string().lines().next().unwrap_or_default())
+                let how = what.to_string();
+                print_found(&bug, seed, how.lines().next().unwrap_or_default(), 1..=SEEDS_FOR_A_BUG);
             }
             None => panic!("{bug:?} was found by none of {SEEDS_FOR_A_BUG} seeds"),
         }

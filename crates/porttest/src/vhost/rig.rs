@@ -9,9 +9,9 @@ use crate::shadow::Shadow;
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::fence;
+use std::sync::{Arc, LazyLock};
 use undercroft_cache::{DiskId, Geometry, IoError, Op, Request};
 use undercroft_frontend::faults::PortFaults;
 use undercroft_frontend::turns::SEND_BYTES;
@@ -295,10 +295,19 @@ pub fn info(geometry: Geometry) -> DiskInfo {
     DiskInfo { name: "rig".into(), disk: DiskId(3), geometry, serial: "rig-serial".into() }
 }
 
+/// What a disk holds at first: of each byte its sector and its place, which begin anew after 128 KiB.
+fn contents(size: usize) -> Vec<u8> {
+    // Made once, and copied: tests make thousands of disks.
+    static PERIOD: LazyLock<Vec<u8>> = LazyLock::new(|| (0..128u32 << 10).map(|i| (i / 512) as u8 ^ i as u8).collect());
+    let mut bytes = PERIOD.repeat(size.div_ceil(PERIOD.len()));
+    bytes.truncate(size);
+    bytes
+}
+
 impl<F: PortFaults> RigWith<F> {
     /// A device of `geometry` with `queues` started queues of `size` entries, and all features but those in `without`.
     pub fn new(geometry: Geometry, queues: u16, size: u16, without: u64) -> Self {
-        let bytes = (0..geometry.size_bytes).map(|i| (i / 512) as u8 ^ i as u8).collect();
+        let bytes = contents(geometry.size_bytes as usize);
         let read_only = geometry.read_only;
         let profile = Profile::new(&info(geometry));
         let features = profile.features() & !without;

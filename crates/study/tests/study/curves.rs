@@ -18,10 +18,8 @@ const SIZES: u32 = 50;
 /// The beginning of a trace; where it is absent, the test counts as skipped.
 fn trace(file: &str) -> Option<Workload> {
     let path = undercroft_skips::shared(&format!("traces/block/{file}"))?;
-    let mut blocks =
-        Workload::of_trace(file, TraceReader::open(&path).expect("it opens")).expect("a sound trace").blocks;
-    blocks.truncate(REQUESTS);
-    Some(Workload::new(file, blocks))
+    let accesses = TraceReader::open(&path).expect("it opens").take(REQUESTS);
+    Some(Workload::new(file, accesses.map(|a| a.expect("a sound trace").block).collect()))
 }
 
 fn zipf() -> Workload {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use undercroft_engine::curve::{Curve, Meter, MeterOptions, Telemetry};
 use undercroft_engine::{ExclusiveMode, HashKey, PolicyKind};
+use undercroft_skips::by_length;
 use undercroft_study::sim::guest::{GuestOptions, SimulatedGuest};
 use undercroft_study::sim::host::{Host, Placement};
 use undercroft_trace::synth::Zipf;
@@ -283,9 +284,11 @@ fn hits_after(loss: Loss, load: Load, zeroing: bool, part: f64, placement: Place
 /// What a guest uses most was in its own memory alone when it was reset, or dropped it: it is copied from there.
 #[test]
 fn a_guest_that_loses_its_cache_finds_more_in_an_exclusive_one_than_in_an_inclusive_one() {
-    for loss in [Loss::Reboot, Loss::DropCaches, Loss::Balloon(4), Loss::Balloon(2)] {
+    let losses = [Loss::Reboot, Loss::Balloon(4), Loss::DropCaches, Loss::Balloon(2)];
+    let guests = [(false, 0.25), (true, 0.5), (true, 0.25), (true, 0.9)];
+    for loss in losses.into_iter().take(by_length(2, 4)) {
         for load in [Load::Zipf, Load::Uniform] {
-            for (zeroing, part) in [(false, 0.25), (true, 0.25), (true, 0.5), (true, 0.9)] {
+            for (zeroing, part) in guests.into_iter().take(by_length(2, 4)) {
                 let of = |placement| hits_after(loss, load, zeroing, part, placement);
                 let (auto, inclusive) = (of(AUTO), of(Placement::Inclusive));
                 // A guest that lost a quarter holds the rest, and that is known of it.

@@ -135,6 +135,7 @@ mod tests {
     use super::*;
     use crate::guest::mode::ExclusiveMode;
     use crate::policy::{Outcome, PolicyKind};
+    use crate::reference::may_go;
     use crate::structures::table::HashKey;
 
     struct Side {
@@ -159,7 +160,7 @@ mod tests {
 
         /// One block; whether it was cached, and what left the guest for it.
         fn one(&mut self, block: u64, page: u32) -> (bool, Departure) {
-            let hit = matches!(self.index.access(block, Access::Take, |_| true), Outcome::Hit(_));
+            let hit = matches!(self.index.access(block, Access::Take, may_go), Outcome::Hit(_));
             self.exclusive.lapses(&mut self.table, &mut self.index);
             let moved = Transfer { page, block, class: Class::Read, tag: Some(block << 8), found: Some(hit) };
             (hit, self.exclusive.arrives(&mut self.table, &mut self.index, moved))

@@ -1,6 +1,7 @@
 //! Locked blocks and the victim buffer, each against a cache that is written down as plainly as can be.
 
 use crate::locking::online::Online;
+use crate::reference::may_go;
 use crate::structures::array::KeepAll;
 use crate::{Access, HashKey, Index, LockOptions, ORIGIN_STEP, Outcome, PartId, PartRange, PartSetting, PolicyKind};
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 const HALF: LockOptions = LockOptions { permille: 500, keep_held: false };
 
 fn read(index: &mut Index, block: u64) -> Outcome {
-    let outcome = index.access(block, Access::Read, |_| true);
+    let outcome = index.access(block, Access::Read, may_go);
     index.check();
     outcome
 }
@@ -119,7 +120,7 @@ fn when_less_may_be_held_locks_give_way_first_and_keep_to_their_part() {
         let mut gone = vec![];
         while index.is_over() {
             if index.len() > index.limit() {
-                gone.push(index.evict(|_| true).expect("something can go").0);
+                gone.push(index.evict(may_go).expect("something can go").0);
             }
             index.step(1, &mut KeepAll, |_, _| ());
             index.check();
@@ -157,15 +158,15 @@ fn a_guest_that_holds_a_pinned_block_has_its_lock_ended_unless_told() {
         index.set_locks(Some(LockOptions { keep_held, ..HALF }));
         index.set_pins([(0, 3)]);
         for block in 0..3 {
-            index.access(block, Access::Take, |_| true);
+            index.access(block, Access::Take, may_go);
         }
         assert_eq!(index.locked().0, if keep_held { 3 } else { 0 });
         // The guest has evicted one: it is locked from now on, and given up when the guest takes it again.
-        index.place(1, crate::Tier::Hot, |_| true);
-        index.access(1, Access::Read, |_| true);
+        index.place(1, crate::Tier::Hot, may_go);
+        index.access(1, Access::Read, may_go);
         index.check();
         assert!(index.is_locked(index.peek(1).unwrap()));
-        index.access(1, Access::Take, |_| true);
+        index.access(1, Access::Take, may_go);
         index.check();
         assert_eq!(index.is_locked(index.peek(1).unwrap()), keep_held);
         assert_eq!(index.tier(index.peek(1).unwrap()), if keep_held { crate::Tier::Hot } else { crate::Tier::Cold });
@@ -180,14 +181,14 @@ fn a_pinned_block_that_is_cached_is_locked_when_its_guest_gives_it_up() {
         index.set_tiers(true);
         index.set_locks(Some(HALF));
         index.set_pins([(0, 3)]);
-        (0..5).for_each(|block| _ = index.access(block, Access::Take, |_| true));
+        (0..5).for_each(|block| _ = index.access(block, Access::Take, may_go));
         for block in 0..5 {
             let slot = index.peek(block).unwrap();
             index.set_tier(slot, crate::Tier::Hot);
             index.check();
             assert_eq!(index.is_locked(slot), block < 3, "{kind}: block {block}");
             // It is read then as any other that is locked.
-            index.access(block, Access::Read, |_| true);
+            index.access(block, Access::Read, may_go);
             index.check();
         }
         assert_eq!(index.locked().0, 3, "{kind}");
@@ -202,7 +203,7 @@ fn what_leaves_the_tiers_is_locked_if_it_is_pinned() {
         index.set_tiers(true);
         index.set_locks(Some(HALF));
         index.set_pins([(0, 3)]);
-        (0..5).for_each(|block| _ = index.access(block, Access::Take, |_| true));
+        (0..5).for_each(|block| _ = index.access(block, Access::Take, may_go));
         index.set_tiers(false);
         while !index.step(1, &mut KeepAll, |_, _| ()) {}
         index.check();
@@ -218,15 +219,15 @@ fn a_pinned_block_that_its_guest_may_hold_takes_a_slot_of_what_is_hot() {
         index.set_locks(Some(LockOptions { keep_held, ..HALF }));
         (0..17).for_each(|block| _ = read(&mut index, block));
         // One that is here when it comes to be pinned.
-        index.access(102, Access::Take, |_| true);
+        index.access(102, Access::Take, may_go);
         (17..19).for_each(|block| _ = read(&mut index, block));
         index.set_pins([(100, 3)]);
-        index.access(102, Access::Take, |_| true);
+        index.access(102, Access::Take, may_go);
         index.check();
         assert_eq!(index.is_locked(index.peek(102).unwrap()), keep_held);
         read(&mut index, 19);
         for block in [100, 101] {
-            let outcome = index.access(block, Access::Take, |_| true);
+            let outcome = index.access(block, Access::Take, may_go);
             index.check();
             assert!(keep_held || !index.peek(block).is_some_and(|slot| index.is_locked(slot)), "{outcome:?}");
         }
@@ -309,7 +310,7 @@ fn the_online_rule_locks_what_a_loop_misses_and_gives_it_up_when_the_loop_is_ove
         for n in 0..120_000u64 {
             let looping = n < 60_000;
             let block = if looping { n % 300 } else { 1000 + (n % 250) };
-            let outcome = index.access(block, Access::Read, |_| true);
+            let outcome = index.access(block, Access::Read, may_go);
             misses[usize::from(!looping)] += u64::from(!matches!(outcome, Outcome::Hit(_)));
             online.note(&mut index, block, Access::Read, outcome);
         }
@@ -342,7 +343,7 @@ fn the_guard_bounds_what_the_online_rule_costs() {
                 let phase = n / 5000;
                 let hash = key.hash(n);
                 let block = if hash.is_multiple_of(3) { phase * 10_000 + hash / 3 % 700 } else { hash / 3 % 900 };
-                let outcome = index.access(block, Access::Read, |_| true);
+                let outcome = index.access(block, Access::Read, may_go);
                 misses += u64::from(!matches!(outcome, Outcome::Hit(_)));
                 online.note(&mut index, block, Access::Read, outcome);
             }
@@ -362,7 +363,7 @@ fn the_rule_takes_no_more_memory_than_is_said() {
             index.set_locks(Some(LockOptions { permille: 900, keep_held: false }));
             for n in 0..u64::from(limit) * 12 + 5000 {
                 let block = n % (u64::from(limit) * 5 / 4 + 50);
-                let outcome = index.access(block, Access::Read, |_| true);
+                let outcome = index.access(block, Access::Read, may_go);
                 online.note(&mut index, block, Access::Read, outcome);
             }
             let (bytes, max) = (online.memory_bytes() as u64, Online::<PolicyKind>::bytes_max(limit));
@@ -380,8 +381,8 @@ fn a_locked_block_goes_only_where_there_is_nothing_else() {
     (0..4).for_each(|block| _ = read(&mut index, block));
     let locked: Vec<_> = [0, 1].map(|block| index.peek(block).unwrap()).to_vec();
     assert_eq!(index.evict(|slot| locked.contains(&slot)), None, "the others may go later");
-    assert!(index.evict(|_| true).is_some() && index.evict(|_| true).is_some());
+    assert!(index.evict(may_go).is_some() && index.evict(may_go).is_some());
     assert_eq!(index.locked().0, 2);
-    assert_eq!(index.evict(|_| true).map(|(block, _)| block), Some(0), "memory is given back whatever is locked");
+    assert_eq!(index.evict(may_go).map(|(block, _)| block), Some(0), "memory is given back whatever is locked");
     index.check();
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::index::ranges::PartRange;
+use crate::reference::may_go;
 use crate::{Access, Outcome, Tier};
 use proptest::prelude::*;
 
@@ -15,7 +16,7 @@ fn range(first: u64, blocks: u64, part: u8) -> PartRange {
 
 /// Accesses `block`; whether it was there.
 fn hit(index: &mut Index, block: u64) -> bool {
-    matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_))
+    matches!(index.access(block, Access::Read, may_go), Outcome::Hit(_))
 }
 
 /// Numbers below `n`, small ones often.
@@ -70,7 +71,7 @@ fn a_part_that_grows_takes_from_the_one_above_its_limit_and_from_no_other() {
     (150..160).for_each(|block| _ = hit(&mut index, block));
     assert_eq!(lens(&index), [12, 10, 8]);
     assert!((150..160).all(|block| index.peek(block).is_some()));
-    let (block, _) = index.evict(|_| true).unwrap();
+    let (block, _) = index.evict(may_go).unwrap();
     assert!((200..300).contains(&block) && !index.is_over());
     assert_eq!(lens(&index), [12, 10, 7]);
     index.check();
@@ -82,7 +83,7 @@ fn blocks_keep_their_slots_when_the_parts_change() {
         let mut index = Index::new(PolicyKind::S3Fifo, 200);
         index.set_tiers(tiers);
         for block in 0..200 {
-            index.access(block, if block % 3 == 0 { Access::Take } else { Access::Read }, |_| true);
+            index.access(block, if block % 3 == 0 { Access::Take } else { Access::Read }, may_go);
         }
         let all = |index: &Index| {
             let mut all: Vec<_> = index.iter().collect();
@@ -189,7 +190,7 @@ proptest! {
             match what {
                 Do::Access(block, take) => {
                     let over = index.excess();
-                    index.access(block, if take { Access::Take } else { Access::Read }, |_| true);
+                    index.access(block, if take { Access::Take } else { Access::Read }, may_go);
                     prop_assert!(index.excess() <= over, "an access put a part above its limit");
                     keeps = false;
                 }
@@ -200,13 +201,13 @@ proptest! {
                 }
                 Do::Evict => {
                     let over = index.excess();
-                    prop_assert_eq!(index.evict(|_| true).is_some(), before > 0);
+                    prop_assert_eq!(index.evict(may_go).is_some(), before > 0);
                     prop_assert!(index.excess() == over.saturating_sub(1), "an eviction spared what is over");
                     keeps = false;
                 }
                 Do::Limit(limit) => index.set_limit(limit),
                 Do::Resize(capacity) => {
-                    let reached = index.resize(capacity, |_| true, |_, _| {}, |_, _| {});
+                    let reached = index.resize(capacity, may_go, |_, _| {}, |_, _| {});
                     prop_assert_eq!(reached, capacity);
                     whole = capacity;
                     keeps = false;
@@ -232,7 +233,7 @@ proptest! {
                 Do::Tiers(on) => index.set_tiers(on),
                 Do::Place(block, cold) => {
                     if index.has_tiers() {
-                        index.place(block, if cold { Tier::Cold } else { Tier::Probation }, |_| true);
+                        index.place(block, if cold { Tier::Cold } else { Tier::Probation }, may_go);
                         keeps = false;
                     }
                 }
@@ -247,7 +248,7 @@ proptest! {
             prop_assert!(index.memory_bytes() as u64 <= most, "{} bytes of {most}", index.memory_bytes());
         }
         while index.is_over() {
-            prop_assert!(index.evict(|_| true).is_some());
+            prop_assert!(index.evict(may_go).is_some());
         }
         let over = index.parts().find(|&n| index.part_len_and_limit(n).0 > index.part_len_and_limit(n).1);
         prop_assert_eq!(over, None);

@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::LockOptions;
+use crate::reference::may_go;
 
 const KEY: u64 = 3;
 
@@ -17,7 +18,7 @@ fn new(limit: u32) -> (Index, Online) {
 }
 
 fn read(index: &mut Index, online: &mut Online, block: u64) {
-    let outcome = index.access(block, Access::Read, |_| true);
+    let outcome = index.access(block, Access::Read, may_go);
     online.note(index, block, Access::Read, outcome);
 }
 
@@ -25,7 +26,7 @@ fn set_limit(index: &mut Index, limit: u32) {
     if index.limit() != limit {
         index.set_limit(limit);
         while index.excess() > 0 {
-            assert!(index.evict(|_| true).is_some());
+            assert!(index.evict(may_go).is_some());
         }
     }
 }
@@ -34,7 +35,7 @@ fn set_limit(index: &mut Index, limit: u32) {
 fn lock_in_vain(index: &mut Index, online: &mut Online, count: u64) {
     for block in 100_000..100_000 + count {
         index.lock(block);
-        index.access(block, Access::Read, |_| true);
+        index.access(block, Access::Read, may_go);
         online.chosen.insert(block, 1 << 40);
     }
     assert_eq!(u64::from(index.locked().0), count);
@@ -135,7 +136,7 @@ fn what_other_disks_ask_for_goes_through_the_guard_as_well() {
     for n in 0..40_000u64 {
         let (disk, block) = (n % 2, n / 2 % 800);
         index.set_origin(disk * ORIGIN_STEP);
-        let outcome = index.access(block, Access::Read, |_| true);
+        let outcome = index.access(block, Access::Read, may_go);
         match disk {
             0 => online.note(&mut index, block, Access::Read, outcome),
             _ => online.note_other(&mut index, block, Access::Read, outcome),
@@ -154,8 +155,8 @@ fn a_block_is_a_ghost_once() {
     for round in 0..50 {
         (0..200).for_each(|block| read(&mut index, &mut online, 1000 * (round % 2) + block));
         for block in 0..200 {
-            index.access(block, Access::Read, |_| true);
-            let outcome = index.access(block + 5000, Access::Write, |_| true);
+            index.access(block, Access::Read, may_go);
+            let outcome = index.access(block + 5000, Access::Write, may_go);
             online.note(&mut index, block + 5000, Access::Write, outcome);
         }
         online.ghosts.check();

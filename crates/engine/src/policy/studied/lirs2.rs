@@ -419,12 +419,13 @@ impl Policy for Lirs2 {
 #[cfg(test)]
 mod tests {
     use crate::policy::{AnyPolicyKind, StudiedPolicyKind};
+    use crate::reference::may_go;
     use crate::study::replay::replay;
     use crate::{Access, Index};
 
     /// After each request, what the index would evict: Q, then the LIR blocks.
     fn order_after(index: &mut Index<AnyPolicyKind>, block: u64) -> Vec<u64> {
-        index.access(block, Access::Read, |_| true);
+        index.access(block, Access::Read, may_go);
         index.check();
         index.coldest_first()
     }

@@ -6,6 +6,7 @@
 use super::s4choice::CONFIGURATIONS;
 use super::s4queues::{Knobs, Queues};
 use crate::policy::{AnyPolicy, AnyPolicyKind, Outcome, Policy, PolicyKind, Seen, StudiedPolicyKind};
+use crate::reference::may_go;
 use crate::structures::places::Places;
 use crate::study::replay::replay;
 use crate::{Access, HashKey, Index, Replay};
@@ -21,7 +22,7 @@ fn index(knobs: Knobs, capacity: u32) -> Index<AnyPolicyKind> {
 }
 
 fn read(index: &mut Index<AnyPolicyKind>, blocks: impl IntoIterator<Item = u64>) {
-    blocks.into_iter().for_each(|block| _ = index.access(block, Access::Read, |_| true));
+    blocks.into_iter().for_each(|block| _ = index.access(block, Access::Read, may_go));
     index.check();
 }
 
@@ -65,7 +66,7 @@ fn a_knob_turned_evicts_nobody() {
     // main is nine times too long: of it one goes for each that comes
     for n in 0..80 {
         let seen = queues.miss(1000 + n);
-        let slot = queues.victim(&mut places, &keys, |_| true, seen).expect("one to go");
+        let slot = queues.victim(&mut places, &keys, may_go, seen).expect("one to go");
         queues.insert(&mut places, slot, 1000 + n, seen);
     }
     assert_eq!(queues.lengths(), (90, 10));
@@ -162,12 +163,12 @@ fn miniatures_follow_limits_and_sizes() {
     for limit in [1_000, 0, 4_000] {
         index.set_limit(limit);
         while index.excess() > 0 {
-            index.evict(|_| true);
+            index.evict(may_go);
         }
         churn(&mut index);
     }
     for capacity in [3_000, 1_000, 6_000] {
-        assert_eq!(index.resize(capacity, |_| true, |_, _| {}, |_, _| {}), capacity);
+        assert_eq!(index.resize(capacity, may_go, |_, _| {}, |_, _| {}), capacity);
         churn(&mut index);
     }
 }
@@ -183,7 +184,7 @@ proptest! {
         let mut other = Index::new(PolicyKind::S3Fifo, capacity);
         let mut index = index(Knobs::DEFAULT, capacity);
         for block in blocks {
-            let (one, two) = (index.access(block, Access::Read, |_| true), other.access(block, Access::Read, |_| true));
+            let (one, two) = (index.access(block, Access::Read, may_go), other.access(block, Access::Read, may_go));
             prop_assert_eq!(one, two);
             prop_assert!(one != Outcome::Bypass);
         }

@@ -81,7 +81,7 @@ fn run<M: Map>(seed: u64, capacity: u32, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(undercroft_skips::cases(400)))]
 
     #[test]
     fn cells_serve_while_their_number_changes(

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policy::{self, Outcome};
+use crate::reference::may_go;
 use crate::structures::slots::Slots;
 use crate::structures::table::Fill;
 
@@ -31,7 +32,7 @@ impl Rig {
             return None;
         }
         let limit = slots.capacity();
-        match policy::miss(slots, places, policy, block, hash, limit, |_| true) {
+        match policy::miss(slots, places, policy, block, hash, limit, may_go) {
             Outcome::Fill { evicted, .. } => evicted.map(|(block, _)| block),
             outcome => panic!("{block}: {outcome:?}"),
         }
