@@ -63,8 +63,8 @@ pub fn cases(usual: u32) -> u32 {
     by_length(usual / 2, 4 * usual)
 }
 
-/// Numbers of arbitrary inputs: all of them at length, in `make test` every eleventh. That has no divisor in common with
-/// the lengths after which inputs are short again, so these are as various.
+/// Numbers of arbitrary inputs: all of them at length, in `make test` every eleventh. That has no divisor in common
+/// with the lengths after which inputs are short again, so these are as various.
 pub fn inputs(all: Range<usize>) -> impl Iterator<Item = usize> {
     all.step_by(by_length(11, 1))
 }

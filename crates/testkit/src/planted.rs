@@ -1,7 +1,8 @@
 //! In which order the seeds are tried that may find a bug planted on purpose.
 //!
-//! Which seed that is only a run can say. With `-- --nocapture` the tests of planted bugs print a line for each bug that
-//! its first seed does not find, as it stands in their lists (`FOUND_BY`): `... | grep '^    (' | sort` is the list anew.
+//! Which seed that is only a run can say. With `-- --nocapture` the tests of planted bugs print a line for each bug
+//! that its first seed does not find, as it stands in their lists (`FOUND_BY`): `... | grep '^    (' | sort` is the
+//! list anew.
 //!
 //! Owns no seed. Never says whether one finds the bug. Invariant: every seed is tried that would be without it.
 
