@@ -82,8 +82,8 @@ def section(cells):
             " pages that a guest has freed and not yet used again count as long as their content is there. Of a"
             " program's memory a few hundred pages are no blocks. **Scrubbed**: cached blocks that the scanner found in"
             " the guest and made the first to leave, in the measured part, as its scans and its share of a core are."
-            " Every arm with a scanner gives 4 MiB of its store for the scanner's index. Loads whose names end in *-long*"
-            " are measured for a minute, since scans are 5 to 20 s apart."
+            " Every arm with a scanner gives 4 MiB of its store for the scanner's index. Loads whose names end in"
+            " *-long* are measured for a minute, since scans are 5 to 20 s apart."
         ),
         "",
         *lines,
