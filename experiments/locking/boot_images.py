@@ -137,7 +137,8 @@ def allocated(path):
 
 def keep_cached(path):
     """Keeps a file in the page cache, where it is already, until what this returns is called. A kernel may take back
-    what nobody has mapped and nobody has read for a minute, however much memory is free (`machine.takes_idle_pages`)."""
+    what nobody has mapped and nobody has read for a minute, however much memory is free: `machine.takes_idle_pages`.
+    """
     size = path.stat().st_size
     with open(path, "rb") as f:
         at = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, f.fileno(), 0)
