@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 # experiments/ is no package
 from locking import boot, boot_arms, boot_derive, boot_images, boot_other, boot_report, boot_rounds  # noqa: E402
 from locking import boot_serving, page, run, steady, steady_report  # noqa: E402
-from rig import machine  # noqa: E402
+from rig import machine, readahead  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 
 MIB = 1 << 20
@@ -312,8 +312,8 @@ def test_the_stand_in_for_the_storage_has_to_be_in_memory(monkeypatch, tmp_path)
     disks = boot_images.Disks(types.SimpleNamespace(volumes={"base": volume}), 0)
     there, kept = iter([4096, MIB, MIB, MIB, MIB, MIB - 4096]), []
     monkeypatch.setattr(boot_images, "resident", lambda _: next(there))
-    keep = boot_images.keep_cached
-    monkeypatch.setattr(boot_images, "keep_cached", lambda path: kept.append(path) or keep(path))
+    keep = readahead.kept_cached
+    monkeypatch.setattr(readahead, "kept_cached", lambda path: kept.append(path) or keep(path))
     # Read, since only what mounting it has read is there; then there, and at the end of an arm not all of it.
     disks.fill()
     assert disks.filled == {volume: MIB}

@@ -8,17 +8,14 @@ volumes in memory from the beginning of an arm to its end.
 """
 
 import contextlib
-import ctypes
-import functools
 import hashlib
 import json
 import math
-import mmap
 import random
 import shutil
 from pathlib import Path
 
-from rig import guest as guests, mounted, process, slowdisk
+from rig import guest as guests, mounted, process, readahead, slowdisk
 from rig.images import drop_cached
 from rig.process import Stopped
 
@@ -31,10 +28,6 @@ LARGEST = 8
 OTHER_SEED = 1
 # Of the disks' block devices, in KiB: Linux's own.
 READ_AHEAD_KB = 128
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.mlock.argtypes = _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def boot_files(total_bytes, seed=20):
@@ -135,20 +128,6 @@ def allocated(path):
     return min(found.st_size, 512 * found.st_blocks)
 
 
-def keep_cached(path):
-    """Keeps a file in the page cache, where it is already, until what this returns is called. A kernel may take back
-    what nobody has mapped and nobody has read for a minute, however much memory is free: `machine.takes_idle_pages`.
-    """
-    size = path.stat().st_size
-    with open(path, "rb") as f:
-        at = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, f.fileno(), 0)
-    if at == ctypes.c_void_p(-1).value:
-        raise Stopped(f"{path.name} cannot be mapped")
-    # Where it may not be locked, what goes is seen (`check_filled`).
-    _libc.mlock(at, size)
-    return functools.partial(_libc.munmap, at, size)
-
-
 class Disks:
     """The volumes as disks that wait `wait_us` before each transfer, mounted, with overlays on what is in them."""
 
@@ -193,7 +172,7 @@ class Disks:
                     while f.read(MIB):
                         pass
                 if volume not in self.filled:
-                    self.stack.callback(keep_cached(volume))
+                    self.stack.enter_context(readahead.kept_cached(volume))
                 # Holes may be in the page cache as well, or not.
                 self.filled[volume] = max(resident(volume), allocated(volume), self.filled.get(volume, 1))
         self.check_filled()

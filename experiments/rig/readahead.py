@@ -29,11 +29,34 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mlock.argtypes = _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Unsettable(Exception):
     """The read-ahead of this disk cannot be set here; the message says why."""
+
+
+@contextlib.contextmanager
+def mapped(fd, size):
+    """Where the first `size` bytes of an open file are mapped meanwhile."""
+    at = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if at == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "a file cannot be mapped")
+    try:
+        yield at
+    finally:
+        _libc.munmap(at, size)
+
+
+@contextlib.contextmanager
+def kept_cached(path):
+    """Keeps a file in the page cache, where it is already. A kernel may take back what nobody has mapped and nobody has
+    read for a minute, however much memory is free: `machine.takes_idle_pages`."""
+    size = path.stat().st_size
+    with open(path, "rb") as f, mapped(f.fileno(), size) as at:
+        # Where it may not be locked, it is mapped at least; who needs all of it looks at `resident`.
+        _libc.mlock(at, size)
+        yield
 
 
 def resident(fd):
@@ -42,16 +65,11 @@ def resident(fd):
     size = os.lseek(fd, 0, os.SEEK_END)
     if not size:
         return b""
-    at = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    if at == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "a file cannot be mapped")
-    try:
+    with mapped(fd, size) as at:
         found = ctypes.create_string_buffer(-(-size // PAGE))
         if _libc.mincore(at, size, found):
             raise OSError(ctypes.get_errno(), "mincore")
         return found.raw[: -(-size // PAGE)]
-    finally:
-        _libc.munmap(at, size)
 
 
 def setting(path):

@@ -1,7 +1,7 @@
 //! The description of the API, made from its routes and types.
 //!
-//! Owns the list of both. Answers for nothing but itself. Invariant: docs/openapi.json is what it says (a test). Never
-//! has a route that is not served.
+//! Owns the list of both, and the answer that is this description. Never answers anything else. Invariant:
+//! docs/openapi.json is what it says (a test).
 
 use super::{api, disks, hot_sets, locks, nodes, recordings, ssd};
 use axum::http::header;
