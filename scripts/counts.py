@@ -83,6 +83,28 @@ def ratio(results, protocol, work, row="undercroft"):
     raise Unknown(f"bench/results/{results} has no row {row!r} for {protocol}, {work}")
 
 
+def in_short(work, column):
+    """The median of a column in the first table of the benchmark: a ratio to the reference."""
+    text = (ROOT / "bench/results/latest.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    heads = next(([cell.strip() for cell in line.split("|")] for line in lines if column in line), [])
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("|")]
+        if heads and cells[1] == f"vhost-user: {work}" and (found := re.search(r"\d+\.\d+", cells[heads.index(column)])):
+            return found[0]
+    raise Unknown(f"the first table of bench/results/latest.md has no {column!r} of {work!r}")
+
+
+def local_operations(load):
+    """What an exclusive cache does of an inclusive one's operations on a disk without delay, with its spread."""
+    text = (ROOT / "docs/results/exclusive.md").read_text(encoding="utf-8")
+    text = text.partition("# Part 1")[2].partition("\n# Part 2")[0]
+    found = re.findall(rf"^\| {load}, zeroing \| 0.5 \| local \|.*\| ([\d.]+x \([^|]*\)) \|", text, re.MULTILINE)
+    if len(found) != 1:
+        raise Unknown(f"docs/results/exclusive.md has {len(found)} rows of several runs for {load} on a local disk")
+    return found[0]
+
+
 def requests_per_kick(cell, row):
     """Requests for each time that a server had to be notified of them, the median of its turns in `make bench`: servers
     that are awake need not be."""
@@ -187,6 +209,8 @@ COUNTS = {
     "saved-zipf-default": lambda: saved("Zipf .99", "page cache, host's read-ahead"),
     "saved-zipf-linux": lambda: saved("Zipf .99", "page cache, 128 KiB read-ahead"),
     "saved-zipf-no-ahead": lambda: saved("Zipf .99", "page cache, no read-ahead"),
+    "local-uniform": lambda: local_operations("uniform"),
+    "local-zipf": lambda: local_operations("Zipf .99"),
     "wide-hits-64k": lambda: ratio("latest.md", VHOST, WIDE.format(64)),
     "wide-hits-256k": lambda: ratio("latest.md", VHOST, WIDE.format(256)),
     "hits-depth-1": lambda: ratio("latest.md", VHOST, RANDOM.format(1)),
@@ -195,6 +219,9 @@ COUNTS = {
     "kicks-depth-8": lambda: requests_per_kick("vhost/hits/rand4k/qd8", "undercroft"),
     "kicks-depth-8-peer": lambda: requests_per_kick("vhost/hits/rand4k/qd8", "qemu-storage-daemon writeback"),
     "hits-depth-32": lambda: ratio("latest.md", VHOST, RANDOM.format(32)),
+    "hits-depth-8-polling": lambda: in_short(RANDOM.format(8), "IOPS, polling"),
+    **{f"cpu-depth-{d}": lambda d=d: in_short(RANDOM.format(d), "CPU per I/O") for d in (1, 8, 32)},
+    **{f"p99-depth-{d}": lambda d=d: in_short(RANDOM.format(d), "p99") for d in (1, 8, 32)},
 }
 
 
