@@ -1,9 +1,12 @@
 """The laboratory's arms with a scanner, pages held twice, repeated runs, and one type of machine per table."""
 
+import contextlib
 import mmap
 import os
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,10 +27,31 @@ def page(number):
     return b"%016d" % number * (PAGE // 16)
 
 
-def put(memory, at, number):
-    """Writes a page piece by piece: a copy of all of it in this process's heap would be found there, too."""
-    for piece in range(at * PAGE, (at + 1) * PAGE, 16):
-        memory[piece : piece + 16] = b"%016d" % number
+# A process that has pages mapped: of a file that it is given, all that it has; and of its own, what it reads from its
+# input, straight into them. A copy on its heap could lie at a page's beginning and would be found there, too.
+HOLDS = """
+import mmap, os, sys
+of, size, own = (int(argument) for argument in sys.argv[1:])
+with mmap.mmap(of, size) as ram, mmap.mmap(-1, size) as its_own:
+    view = memoryview(its_own)[: own * mmap.PAGESIZE]
+    while view:
+        view = view[os.readv(0, [view]) :]
+    touched = sum(ram[at] for at in range(0, 10 * mmap.PAGESIZE, mmap.PAGESIZE))
+    print(touched, flush=True)
+    os.read(0, 1)
+"""
+
+
+@contextlib.contextmanager
+def process_that_holds(file, size, own):
+    """Such a process, which ends with its input."""
+    arguments = [sys.executable, "-c", HOLDS, str(file.fileno()), str(size), str(len(own) // PAGE)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "pass_fds": [file.fileno()]}
+    with subprocess.Popen(arguments, **pipes) as process:
+        process.stdin.write(own)
+        process.stdin.flush()
+        assert process.stdout.readline().strip() == b"480", "the first bytes of ten pages, 48 each"
+        yield process.pid
 
 
 def anew(**more):
@@ -50,28 +74,25 @@ def scanning_record(title, disk_mib, scanner_seconds=0.3, scrubbed=4321):
 
 
 def test_pages_that_two_processes_hold_are_counted_by_content():
-    """This process stands for all three: guest, server and reader. What is mapped and was never touched stays
-    untouched."""
+    """One process stands for guest and server. What is mapped and was never touched stays untouched."""
     need_root()
     size = 64 * PAGE
     with tempfile.TemporaryFile() as file:
+        file.write(b"".join(page(1000 + n) for n in range(10)))
         file.truncate(size)
-        with mmap.mmap(file.fileno(), size) as ram, mmap.mmap(-1, size) as own:
-            for n in range(10):
-                put(ram, n, 1000 + n)
-            put(own, 0, 1003)
-            put(own, 1, 5000)
+        file.flush()
+        with process_that_holds(file, size, page(1003) + page(5000)) as pid:
             inode = os.fstat(file.fileno()).st_ino
-            key = {of for _, _, of in twice.mappings(open("/proc/self/maps").read()) if of[1] == inode}
+            key = {of for _, _, of in twice.mappings(Path(f"/proc/{pid}/maps").read_text()) if of[1] == inode}
             assert len(key) == 1
-            found, _ = twice.of_process(os.getpid())
-            apart, _ = twice.of_process(os.getpid(), key)
+            found, _ = twice.of_process(pid)
+            apart, _ = twice.of_process(pid, key)
             wanted = [set() for _ in range(3)]
             for into, numbers in zip(wanted, (range(1000, 1010), [1003], [5000])):
                 twice.contents(b"".join(map(page, numbers)), into)
             assert wanted[0] | wanted[2] <= found and wanted[1] <= apart
             assert not (wanted[0] - wanted[1]) & apart, "the guest's RAM, mapped here too, is not the server's cache"
-            assert not twice.of_process(os.getpid(), least=1 << 50)[0]
+            assert not twice.of_process(pid, least=1 << 50)[0]
             twice.contents(bytes(PAGE) * 3, empty := set())
             assert empty == set(), "zeroes are no data"
 
