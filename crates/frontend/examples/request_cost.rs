@@ -88,7 +88,7 @@ fn rings(mut guest: Guest, posting: f64) {
         for _ in 0..N {
             ring.available().unwrap();
             let head = ring.pop().unwrap();
-            black_box(walk(&ring, &guest.map, head, &mut 0, &mut spans).unwrap());
+            black_box(walk::<NoPortFaults>(&ring, &guest.map, head, &mut 0, &mut spans).unwrap());
             ring.push_used::<NoPortFaults>(head, 1);
         }
         black_box(ring.publish::<NoPortFaults>());

@@ -1,5 +1,5 @@
-//! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
-//! it.
+//! What tests can do to a port: plant a bug in it, let the process die at one of its stores to memory that outlives it,
+//! or change a guest's memory between two of its looks at it.
 //!
 //! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort`, `FusePort`,
 //! `UblkPort` and `Flows` stand for those with [`NoPortFaults`], for which every question is answered `false` at
@@ -23,6 +23,11 @@ pub trait PortFaults: Debug + Default + Send + 'static {
     /// Guest memory has just been written, or is about to be: whoever migrates the guest may copy pages here.
     #[inline(always)]
     fn meanwhile() {}
+
+    /// A part of what a guest asks for is about to be read from its memory, or all of it has been read: the guest may
+    /// change it here.
+    #[inline(always)]
+    fn fetch() {}
 }
 
 /// No bug planted, no death.
@@ -31,7 +36,8 @@ pub struct NoPortFaults;
 
 impl PortFaults for NoPortFaults {}
 
-/// Bugs that can be planted in ports and in the order in which they are served; the simulation of ports finds each.
+/// Bugs that can be planted in ports and in the order in which they are served; the simulation of ports finds each, but
+/// for those of [`PortBug::READ_TWICE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortBug {
     /// A chain's mark in the record of requests under way goes before the driver can see the used entry.
@@ -107,10 +113,21 @@ pub enum PortBug {
     DeviceNotWoken,
     /// A block device that comes to rest, and goes on after all, forgets what it has and had not begun.
     RestForgetsCame,
+    /// The sector of a guest's request is read once for the check, and once more for its use.
+    HeaderReadTwice,
+    /// A descriptor is read once for how long its buffer is, and once more for where that lies.
+    DescriptorReadTwice,
+    /// A range of a request of several ranges is read once for the check, and its sector once more for its use.
+    RangesReadTwice,
 }
 
 impl PortBug {
-    /// All of them.
+    /// Those that harm only where a guest changes what it asks for while that is read, which no guest of the simulation
+    /// does: tests of the device have such a guest.
+    pub const READ_TWICE: [PortBug; 3] =
+        [PortBug::HeaderReadTwice, PortBug::DescriptorReadTwice, PortBug::RangesReadTwice];
+
+    /// All others, which the simulation of ports has to find.
     pub const ALL: [PortBug; 36] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,

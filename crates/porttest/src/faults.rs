@@ -1,8 +1,8 @@
-//! The switches for planted bugs, the countdown to the store at which a process dies, and who looks on between a write
-//! and its mark.
+//! The switches for planted bugs, the countdown to the store at which a process dies, who looks on between a write and
+//! its mark, and what a guest does between two looks at what it asks for.
 //!
-//! Owns one switch, one countdown and one list of onlookers for each thread. Never knows what a bug does: the port
-//! asks. Invariant: a test that plants a bug takes it out again, and so leaves its thread as it was.
+//! Owns one of each for each thread. Never knows what a bug does: the port asks. Invariant: a test that plants a bug,
+//! or has a guest do something, takes that out again, and so leaves its thread as it was.
 
 use crate::shadow::Shadow;
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,11 @@ thread_local! {
     static PLANTED: Cell<Option<PortBug>> = const { Cell::new(None) };
     static STORES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
     static ONLOOKERS: RefCell<Vec<Weak<Shadow>>> = const { RefCell::new(Vec::new()) };
+    static AT_FETCHES: RefCell<Option<Deed>> = const { RefCell::new(None) };
 }
+
+/// What a guest does.
+type Deed = Box<dyn FnMut()>;
 
 /// What unwinds from the store at which the process dies.
 struct Died(StoreSite);
@@ -45,6 +49,14 @@ impl PortFaults for Switched {
             all.retain(|shadow| shadow.upgrade().inspect(|s| s.sync()).is_some());
         });
     }
+
+    fn fetch() {
+        AT_FETCHES.with_borrow_mut(|deed| {
+            if let Some(deed) = deed {
+                deed();
+            }
+        });
+    }
 }
 
 /// Has a guest's memory copied whenever one may look between a write of a port and its mark.
@@ -55,6 +67,12 @@ pub(crate) fn look_on(shadow: &Arc<Shadow>) {
 /// Plants a bug in all ports of this thread, or takes it out.
 pub fn plant(bug: Option<PortBug>) {
     PLANTED.set(bug);
+}
+
+/// Has a guest do something whenever a port of this thread is about to read a part of what it asks for, and once more
+/// when all of that is read; or nothing.
+pub fn at_fetches(deed: Option<Box<dyn FnMut()>>) {
+    AT_FETCHES.set(deed);
 }
 
 /// Has the process die instead of the `n`th store from now (0 is the next), or live.

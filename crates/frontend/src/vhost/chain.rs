@@ -1,12 +1,13 @@
 //! Descriptor chains: from a head index to pieces of guest memory.
 //!
-//! Owns the walk. Never reads a buffer's content, and never follows more descriptors than a table holds. Invariant: a
-//! chain that comes back has one byte for its status; whatever else is wrong with it is a [`Fault`], to be answered
-//! with an I/O error, while a chain that cannot be answered breaks the queue.
+//! Owns the walk. Never reads a descriptor twice or what a buffer holds, and never follows more descriptors than a
+//! table holds. Invariant: a chain that comes back has one byte for its status; whatever else is wrong with it is a
+//! [`Fault`], to be answered with an I/O error, while a chain that cannot be answered breaks the queue.
 
 use super::limits::{QUEUE_SIZE_MAX, SPANS_MAX};
 use super::memory::{GuestMap, GuestSpan};
 use super::ring::{Broken, DESCRIPTOR_BYTES, Descriptor, SplitRing};
+use crate::faults::{PortBug, PortFaults};
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use vm_memory::VolatileMemory;
 
@@ -85,7 +86,8 @@ impl Table<'_> {
     }
 
     #[inline]
-    fn read(&self, index: u16) -> Result<Descriptor, Broken> {
+    fn read<F: PortFaults>(&self, index: u16) -> Result<Descriptor, Broken> {
+        F::fetch();
         if !matches!(self, Table::Own(_)) && index >= self.entries() {
             return Err(Broken::DescriptorIndex);
         }
@@ -120,7 +122,7 @@ impl Table<'_> {
 /// # Errors
 /// The chain cannot be answered, so the queue cannot go on.
 #[inline]
-pub fn walk(
+pub fn walk<F: PortFaults>(
     ring: &SplitRing,
     map: &GuestMap,
     head: u16,
@@ -138,7 +140,7 @@ pub fn walk(
     let mut writable_end = None;
     loop {
         left = left.checked_sub(1).ok_or(Broken::Loop)?;
-        let d = table.read(index)?;
+        let d = table.read::<F>(index)?;
         if d.flags & INDIRECT != 0 {
             table = table.indirect(&d, map, hint)?;
             left = table.entries();
@@ -158,6 +160,7 @@ pub fn walk(
                 }
             }
             if fault.is_none() {
+                let d = if F::has(PortBug::DescriptorReadTwice) { table.read::<F>(index)? } else { d };
                 let mapped = map.locate_all(d.addr, d.len, hint, |span| {
                     let room = spans.len() < SPANS_MAX;
                     if room {

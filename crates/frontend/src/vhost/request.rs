@@ -7,6 +7,7 @@ use super::chain::Chain;
 use super::config::Profile;
 use super::limits::RANGES_MAX;
 use super::memory::{GuestMap, GuestSpan};
+use crate::faults::{PortBug, PortFaults};
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 use undercroft_cache::{IoError, Op};
 use virtio_bindings::virtio_blk::{
@@ -19,8 +20,9 @@ use vm_memory::VolatileMemory;
 /// Bytes of a sector, the unit of the protocol whatever the disk's block size.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// Bytes of a request's header, and of one range of a discard or write-zeroes request.
+/// Bytes of a request's header, where its sector stands, and bytes of one range of a discard or write-zeroes request.
 const HEADER_BYTES: usize = 16;
+const SECTOR_AT: usize = 8;
 const RANGE_BYTES: usize = 16;
 
 /// The status byte of a finished request.
@@ -81,7 +83,7 @@ pub(super) enum Action {
 
 /// Finds out what a chain asks for. `spans` are its pieces; `ranges` becomes what it discards or zeroes.
 #[inline]
-pub(super) fn decode(
+pub(super) fn decode<F: PortFaults>(
     map: &GuestMap,
     spans: &[GuestSpan],
     chain: &Chain,
@@ -92,20 +94,25 @@ pub(super) fn decode(
         return Action::Answer(Status::IoError);
     }
     let readable = &spans[..chain.readable];
-    let Some((header, first, skip)) = header(map, readable) else {
+    let Some((header, first, skip)) = header::<F>(map, readable) else {
         return Action::Answer(Status::IoError);
     };
     let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
-    let sector = u64::from_le_bytes(std::array::from_fn(|i| header[8 + i]));
+    let sector = u64::from_le_bytes(std::array::from_fn(|i| header[SECTOR_AT + i]));
     let payload = chain.readable_bytes - HEADER_BYTES as u64;
+    let place = |bytes| {
+        let (offset, len) = extent(sector, bytes, disk)?;
+        let again = F::has(PortBug::HeaderReadTwice).then(|| read_again::<F>(map, readable, 0, SECTOR_AT));
+        Some((again.unwrap_or(offset), len))
+    };
     match kind {
-        VIRTIO_BLK_T_IN => match extent(sector, chain.writable_bytes, disk) {
+        VIRTIO_BLK_T_IN => match place(chain.writable_bytes) {
             Some((_, 0)) => Action::Answer(Status::Ok),
             Some((offset, len)) => Action::Read { offset, len },
             None => Action::Answer(Status::IoError),
         },
         VIRTIO_BLK_T_OUT if disk.read_only => Action::Answer(Status::IoError),
-        VIRTIO_BLK_T_OUT => match extent(sector, payload, disk) {
+        VIRTIO_BLK_T_OUT => match place(payload) {
             Some((_, 0)) => Action::Answer(Status::Ok),
             Some((offset, len)) => Action::Write { offset, len, first, skip },
             None => Action::Answer(Status::IoError),
@@ -116,7 +123,7 @@ pub(super) fn decode(
         VIRTIO_BLK_T_WRITE_ZEROES if disk.write_zeroes_sectors_max == 0 => Action::Answer(Status::Unsupported),
         VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES => {
             let discard = kind == VIRTIO_BLK_T_DISCARD;
-            match read_ranges(map, &readable[first..], skip, payload, discard, disk, ranges) {
+            match read_ranges::<F>(map, &readable[first..], skip, payload, discard, disk, ranges) {
                 Ok(()) if ranges.is_empty() => Action::Answer(Status::Ok),
                 Ok(()) => Action::Ranges,
                 Err(status) => Action::Answer(status),
@@ -136,25 +143,27 @@ fn extent(sector: u64, bytes: u64, disk: &Profile) -> Option<(u64, u32)> {
 
 /// Copies the header out, and says at which byte of which piece the payload starts.
 #[inline]
-fn header(map: &GuestMap, readable: &[GuestSpan]) -> Option<([u8; HEADER_BYTES], usize, u32)> {
+fn header<F: PortFaults>(map: &GuestMap, readable: &[GuestSpan]) -> Option<([u8; HEADER_BYTES], usize, u32)> {
     let first = readable.first()?;
     if first.len as usize >= HEADER_BYTES {
+        F::fetch();
         let bits = map.slice(*first, 0, HEADER_BYTES).get_ref::<u128>(0).expect("16 bytes").load();
         let rest = first.len - HEADER_BYTES as u32;
         return Some((bits.to_ne_bytes(), usize::from(rest == 0), if rest == 0 { 0 } else { HEADER_BYTES as u32 }));
     }
     let mut bytes = [0; HEADER_BYTES];
-    let (first, skip) = gather(map, readable, 0, &mut bytes)?;
+    let (first, skip) = gather::<F>(map, readable, 0, &mut bytes)?;
     Some((bytes, first, skip))
 }
 
 /// Copies `to.len()` bytes from the pieces, from byte `skip` of the first on. Returns where it stopped; `None` if the
 /// pieces are too short.
-fn gather(map: &GuestMap, pieces: &[GuestSpan], skip: u32, to: &mut [u8]) -> Option<(usize, u32)> {
+fn gather<F: PortFaults>(map: &GuestMap, pieces: &[GuestSpan], skip: u32, to: &mut [u8]) -> Option<(usize, u32)> {
     let (mut piece, mut skip, mut done) = (0, skip, 0);
     while done < to.len() {
         let span = pieces.get(piece)?;
         let here = (to.len() - done).min((span.len - skip) as usize);
+        F::fetch();
         map.slice(*span, skip as usize, here).copy_to(&mut to[done..done + here]);
         done += here;
         skip += here as u32;
@@ -166,8 +175,16 @@ fn gather(map: &GuestMap, pieces: &[GuestSpan], skip: u32, to: &mut [u8]) -> Opt
     Some((piece, skip))
 }
 
+/// The offset of the sector whose number is at byte `at` of the pieces. Only planted bugs read what was read before.
+#[cold]
+fn read_again<F: PortFaults>(map: &GuestMap, pieces: &[GuestSpan], skip: u32, at: usize) -> u64 {
+    let mut bytes = vec![0; at + 8];
+    gather::<F>(map, pieces, skip, &mut bytes).expect("it was read before");
+    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i])).wrapping_mul(SECTOR_BYTES)
+}
+
 /// Reads and checks the ranges of a discard or write-zeroes request: all of them before the first is acted on.
-fn read_ranges(
+fn read_ranges<F: PortFaults>(
     map: &GuestMap,
     pieces: &[GuestSpan],
     skip: u32,
@@ -182,9 +199,9 @@ fn read_ranges(
         return Err(Status::IoError);
     }
     let mut copy = [0; RANGES_MAX * RANGE_BYTES];
-    gather(map, pieces, skip, &mut copy[..bytes]).ok_or(Status::IoError)?;
+    gather::<F>(map, pieces, skip, &mut copy[..bytes]).ok_or(Status::IoError)?;
     let sectors_max = if discard { disk.discard_sectors_max } else { disk.write_zeroes_sectors_max };
-    for entry in copy[..bytes].chunks_exact(RANGE_BYTES) {
+    for (n, entry) in copy[..bytes].chunks_exact(RANGE_BYTES).enumerate() {
         let sector = u64::from_le_bytes(std::array::from_fn(|i| entry[i]));
         let sectors = u32::from_le_bytes(std::array::from_fn(|i| entry[8 + i]));
         let flags = u32::from_le_bytes(std::array::from_fn(|i| entry[12 + i]));
@@ -202,7 +219,8 @@ fn read_ranges(
             continue;
         }
         let op = if discard { Op::Discard } else { Op::WriteZeroes { unmap, fua: false } };
-        ranges.push(Range { op, offset, len });
+        let again = F::has(PortBug::RangesReadTwice).then(|| read_again::<F>(map, pieces, skip, RANGE_BYTES * n));
+        ranges.push(Range { op, offset: again.unwrap_or(offset), len });
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns nothing. Every test asserts what the guest sees: used entries, statuses, data, notifications.
 
+mod changing;
 mod malformed;
 mod migration;
 mod model;

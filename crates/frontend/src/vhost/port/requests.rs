@@ -24,11 +24,16 @@ impl<F: PortFaults> VhostPort<F> {
         let repeated = queue.again.pop();
         let head = match repeated {
             Some(head) => head,
-            None => ring.pop()?,
+            None => {
+                F::fetch();
+                ring.pop()?
+            }
         };
         let map = maps.current();
-        let chain = walk(ring, map, head, hint, spans)?;
-        let action = decode(map, spans, &chain, disk, ranges);
+        let chain = walk::<F>(ring, map, head, hint, spans)?;
+        let action = decode::<F>(map, spans, &chain, disk, ranges);
+        // What the guest asked for is known: whatever it writes there from now on, nobody looks at it.
+        F::fetch();
         if !Self::is_whole(maps, whole_at) {
             // Nobody may have posted this: the worker drops the front end before it looks here again.
             return Ok(false);
