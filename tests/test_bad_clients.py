@@ -103,9 +103,9 @@ def test_nbd_bad_options(serve, scratch):
 
 
 def test_nbd_silent_in_handshake(serve, scratch):
-    """Clients that connect and say nothing do not keep others out."""
+    """Clients that connect and say nothing, more than there may be (64), do not keep others out."""
     with Bystander(serve, scratch) as by:
-        silent = [Wire(by.daemon.nbd_socket) for _ in range(40)]
+        silent = [Wire(by.daemon.nbd_socket) for _ in range(80)]
         with Wire(by.daemon.nbd_socket) as wire:
             wire.handshake("bad").request(nbdwire.READ, 0, 512, 1)
             assert wire.reply() == (0, 1)
@@ -293,6 +293,26 @@ def test_nbd_one_export_does_not_take_all_places(serve, scratch):
         wire.handshake("b").request(nbdwire.READ, 0, 512, 1)
         assert wire.reply() == (0, 1)
     for wire in idle + silent:
+        wire.socket.close()
+
+
+def test_nbd_full_exports_and_full_listeners_keep_nobody_out(serve, scratch):
+    """Idle connections to two exports, as many as there may be, leave a place for the third; those of one listener take
+    none of another's."""
+    other = scratch / "other.sock"
+    disks = [Disk(name, images.raw(scratch / f"{name}.raw", SIZE), "raw") for name in "abc"]
+    daemon = serve(disks, extra=f'connections = 8\n[[nbd.listen]]\nunix = "{other}"\n')
+    idle = []
+    for name, most in (("a", 4), ("b", 3), ("c", 1)):
+        idle += [Wire(daemon.nbd_socket).handshake(name) for _ in range(most)]
+        with Wire(daemon.nbd_socket) as wire, pytest.raises(AssertionError, match="0x80000002"):
+            wire.handshake(name)
+    with Wire(other) as wire:
+        wire.handshake("a")
+        for served in (idle[-1], wire):
+            served.request(nbdwire.READ, 0, 512, 1)
+            assert served.reply() == (0, 1) and served.receive(512) == bytes(512)
+    for wire in idle:
         wire.socket.close()
 
 

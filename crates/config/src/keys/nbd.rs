@@ -63,8 +63,9 @@ pub const NBD: Section = Section {
             "half of `connections`",
             "1 to `connections`",
             Restart,
-            "The most of those connections to one export, so that the clients of one export cannot keep out those of \
-             others."
+            "The most of those connections to one export. As many places as there are exports without a connection, \
+             but no more than half of `connections`, are kept for the first connections to these: so clients of some \
+             exports keep nobody from the others, unless there are more than half as many exports as `connections`."
         ),
         key!(
             "handshakes",

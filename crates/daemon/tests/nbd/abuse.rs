@@ -4,8 +4,9 @@ use crate::client::{Client, option_bytes};
 use crate::rig::{PATIENCE, Rig, pattern, until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
-use undercroft_frontend::nbd::wire::{command as c, errno, option};
+use undercroft_frontend::nbd::wire::{command as c, errno, option, option_reply};
 use undercroft_frontend::nbd::{NbdServerOptions, PortLimits};
 use undercroft_porttest::nbd::exercise::{Reply, request};
 
@@ -58,6 +59,58 @@ fn many_idle_handshakes_do_not_keep_others_out() {
     let idle: Vec<_> = (0..40).map(|_| UnixStream::connect(&rig.socket).unwrap()).collect();
     Client::new(&rig.socket, true).expect(0, &pattern(1, 4096));
     drop(idle);
+}
+
+/// Clients of a disk that ask for nothing, as many as are served.
+fn idle_clients(socket: &Path, disk: &str) -> Vec<Client> {
+    let mut idle = Vec::new();
+    loop {
+        let mut client = Client::greet(socket);
+        client.send(&[0, 0, 0, 3]);
+        match client.go(disk) {
+            option_reply::ACK => idle.push(client),
+            refused => {
+                assert_eq!(refused, option_reply::ERR_POLICY);
+                return idle;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_disk_without_a_client_is_served_whatever_the_others_have() {
+    let options = NbdServerOptions {
+        connections_max: 8,
+        connections_per_export_max: 4,
+        handshakes_max: 4,
+        ..NbdServerOptions::default()
+    };
+    let (rig, _gate) = Rig::memory(&pattern(1, MIB), options);
+    rig.add_raw("second", &pattern(2, MIB), false);
+    rig.add_raw("third", &pattern(3, MIB), false);
+    let idle = ["disk", "second"].map(|disk| idle_clients(&rig.socket, disk));
+    // More handshakes than there may be, too, none of which goes on.
+    let silent: Vec<_> = (0..6).map(|_| UnixStream::connect(&rig.socket).unwrap()).collect();
+    let mut third = Client::named(&rig.socket, "third", true);
+    third.expect(0, &pattern(3, 4096));
+    assert_eq!(idle.each_ref().map(Vec::len), [4, 3], "all places but the third disk's");
+    assert_eq!(rig.connections(), 8);
+    drop(silent);
+    // Its place is its own again once it has gone.
+    drop(third);
+    until("its place is free", || rig.connections() == 7);
+    assert_eq!(idle_clients(&rig.socket, "second").len(), 0);
+    assert_eq!(idle_clients(&rig.socket, "third").len(), 1);
+}
+
+#[test]
+fn a_full_listener_takes_no_place_of_another() {
+    let options = NbdServerOptions { connections_max: 2, ..NbdServerOptions::default() };
+    let (rig, _gate) = Rig::memory(&pattern(1, MIB), options.clone());
+    let (other, _server) = rig.listen_too(options);
+    let idle = idle_clients(&rig.socket, "disk");
+    assert_eq!(idle.len(), 2);
+    Client::new(&other, true).expect(0, &pattern(1, 4096));
 }
 
 #[test]

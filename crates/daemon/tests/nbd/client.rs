@@ -50,11 +50,16 @@ impl Client {
         if structured {
             assert_eq!(c.option(option::STRUCTURED_REPLY, &[]), wire::option_reply::ACK);
         }
-        let mut data = (name.len() as u32).to_be_bytes().to_vec();
-        data.extend(name.as_bytes());
-        data.extend([0, 0]);
-        assert_eq!(c.option(option::GO, &data), wire::option_reply::ACK);
+        assert_eq!(c.go(name), wire::option_reply::ACK);
         c
+    }
+
+    /// Asks for `disk`, to enter transmission; returns the type of the last reply.
+    pub fn go(&mut self, disk: &str) -> u32 {
+        let mut data = (disk.len() as u32).to_be_bytes().to_vec();
+        data.extend(disk.as_bytes());
+        data.extend([0, 0]);
+        self.option(option::GO, &data)
     }
 
     /// The same connection, for another thread to send on.

@@ -180,6 +180,14 @@ impl Rig {
         self.shelf.find(name).unwrap()
     }
 
+    /// A second listener, with the same disks, and where it listens.
+    pub fn listen_too(&self, options: NbdServerOptions) -> (PathBuf, NbdServer) {
+        let socket = self.dir.path().join("second.sock");
+        let listen = Listen::Unix(socket.clone(), SocketPermissions::default());
+        let server = NbdServer::start(listen, self.shelf.clone(), options).unwrap();
+        (socket, server)
+    }
+
     /// Connections in transmission.
     pub fn connections(&self) -> usize {
         self.server.as_ref().map_or(0, |s| s.connections().len())

@@ -106,9 +106,10 @@ impl fmt::Display for Listen {
 /// Bounds of a server, and its keys.
 #[derive(Clone, Debug)]
 pub struct NbdServerOptions {
-    /// Connections in transmission at most.
+    /// Connections in transmission at most. As many as there are exports without a connection, but no more than half,
+    /// are kept for the first ones of those.
     pub connections_max: usize,
-    /// Of those, to one export at most.
+    /// Of all of them, to one export at most.
     pub connections_per_export_max: usize,
     /// Handshakes under way at most; when there are more, newcomers wait, and the oldest makes room after a second.
     pub handshakes_max: usize,

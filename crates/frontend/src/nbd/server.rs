@@ -13,7 +13,7 @@ use super::stream::{SocketStream, Stream};
 use super::{Exports, Listen, NbdError, NbdServerOptions, ServedExport, handshake::Agreed};
 use crate::socket::{bind_tcp, bind_unix, tcp_place};
 use crate::{AnyPort, PortHost};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,11 +62,21 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Whether one more connection to an export may be served.
+    /// Whether one more connection to an export may be served. Those that an export has beside its first leave a place
+    /// free for each export that has none; of half of the places they need not, so that with many exports, most of them
+    /// unused, one can still have several. Handshakes have no place: one that never ends keeps nobody out.
     pub(super) fn has_room(&self, export: &str) -> bool {
+        // Before the lock is taken: whoever makes the list has locks of its own.
+        let exports = self.exports.list();
         let connections = &lock(&self.connections).1;
         let of_export = connections.values().filter(|e| e.connection.export == export).count();
-        connections.len() < self.options.connections_max && of_export < self.options.connections_per_export_max
+        let free = self.options.connections_max.saturating_sub(connections.len());
+        if free == 0 || of_export >= self.options.connections_per_export_max {
+            return false;
+        }
+        let used: HashSet<&str> = connections.values().map(|e| e.connection.export.as_str()).collect();
+        let unused = exports.iter().filter(|e| !used.contains(e.name.as_str())).count();
+        of_export == 0 || free > unused.min(self.options.connections_max / 2)
     }
 
     pub(super) fn keys(&self) -> Option<Arc<rustls::ServerConfig>> {
@@ -317,11 +327,12 @@ mod tests {
         fn detach(&self, _: u32) {}
     }
 
-    struct NoExports;
+    /// Exports that are listed, and not to be had.
+    struct Names(Vec<String>);
 
-    impl Exports for NoExports {
+    impl Exports for Names {
         fn list(&self) -> Vec<ExportInfo> {
-            Vec::new()
+            self.0.iter().map(|name| ExportInfo { name: name.clone(), description: String::new() }).collect()
         }
 
         fn find(&self, _: &str) -> Option<ServedExport> {
@@ -329,15 +340,10 @@ mod tests {
         }
     }
 
-    /// Whether there is room is found out before a client is promised its export; it may leave the answer unread while
-    /// others are promised the same, and all are served at the end.
-    #[test]
-    fn clients_that_were_all_promised_the_last_place_do_not_all_get_it() {
-        let (all, one) = (3, 2);
-        let options =
-            NbdServerOptions { connections_max: all, connections_per_export_max: one, ..NbdServerOptions::default() };
-        let shared = Arc::new(Shared {
-            exports: Arc::new(NoExports),
+    fn shared(names: Vec<String>, connections_max: usize, connections_per_export_max: usize) -> Shared {
+        let options = NbdServerOptions { connections_max, connections_per_export_max, ..NbdServerOptions::default() };
+        Shared {
+            exports: Arc::new(Names(names)),
             keys: Mutex::default(),
             options,
             stopping: AtomicBool::new(false),
@@ -345,7 +351,68 @@ mod tests {
             wake_fd: EventFd::new().unwrap(),
             connections: Mutex::default(),
             leavers: Mutex::default(),
-        });
+        }
+    }
+
+    /// One more connection to an export, if there is room.
+    fn connects(shared: &Shared, export: &str) -> bool {
+        let has_room = shared.has_room(export);
+        if has_room {
+            let mut connections = lock(&shared.connections);
+            connections.0 += 1;
+            let key = connections.0;
+            let connection = Connection { export: export.to_owned(), peer: String::new() };
+            connections.1.insert(key, Entry { connection, host: Arc::new(Ports::default()), port: 0 });
+        }
+        has_room
+    }
+
+    #[test]
+    fn an_export_without_a_connection_finds_a_place_whatever_the_others_have() {
+        let cases: [(usize, usize); 6] = [(1, 1), (2, 2), (3, 4), (3, 64), (5, 8), (33, 64)];
+        for (exports, connections_max) in cases {
+            for per_export in [1, connections_max.div_ceil(2), connections_max] {
+                let names: Vec<String> = (0..exports).map(|n| n.to_string()).collect();
+                let shared = shared(names.clone(), connections_max, per_export);
+                for name in &names {
+                    let case = format!("{name} of {exports} exports, {per_export} of {connections_max} connections");
+                    assert!(connects(&shared, name), "{case}");
+                    // As many as it can have.
+                    while connects(&shared, name) {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_given_back_is_the_first_one_of_an_export_again() {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let shared = shared(names.into(), 4, 4);
+        assert!(["a", "a", "b"].iter().all(|name| connects(&shared, name)));
+        assert!(!connects(&shared, "a") && !connects(&shared, "b"), "the last place is for c");
+        assert!(connects(&shared, "c"));
+        assert!(!connects(&shared, "c"), "all are taken");
+        lock(&shared.connections).1.retain(|_, e| e.connection.export != "b");
+        assert!(!connects(&shared, "a") && !connects(&shared, "c"), "b has none any more");
+        assert!(connects(&shared, "b"));
+    }
+
+    #[test]
+    fn many_unused_exports_leave_one_half_of_the_places() {
+        let count = |exports: usize, per_export: usize| {
+            let shared = shared((0..exports).map(|n| n.to_string()).collect(), 64, per_export);
+            (0..100).take_while(|_| connects(&shared, "0")).count()
+        };
+        assert_eq!((count(1, 64), count(2, 64), count(11, 64), count(1000, 64)), (64, 63, 54, 32));
+        assert_eq!((count(1, 32), count(1000, 32)), (32, 32), "the default is to be had beside any number of exports");
+    }
+
+    /// Whether there is room is found out before a client is promised its export; it may leave the answer unread while
+    /// others are promised the same, and all are served at the end.
+    #[test]
+    fn clients_that_were_all_promised_the_last_place_do_not_all_get_it() {
+        let names = ["a", "b"].map(str::to_owned);
+        let shared = Arc::new(shared(names.into(), 3, 2));
         let host: Arc<dyn PortHost> = Arc::new(Ports::default());
         let agreed = |name: &str| {
             let geometry = Geometry::new(1 << 20);
