@@ -3,9 +3,12 @@
 //! Owns the frames and the bookkeeping of operations under way. Never guesses: each completion is checked against the
 //! operation it names. Invariant: operations that may overlap are never under way together, so the model is exact.
 
+use crate::planted::Planted;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use undercroft_backend::{Backend, OpenError, OpenOptions};
 use undercroft_cache::{DiskId, Extent, Io, IoDone, IoError, IoKind, IoTarget, OpId};
 use undercroft_config::{ImageFormat, ImageSpec};
@@ -67,7 +70,8 @@ pub struct Harness {
 impl Harness {
     pub fn new(backend: Box<dyn Backend>) -> Self {
         // Warnings of the back ends belong to a failed test's output.
-        let _ = tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init();
+        let log = tracing_subscriber::fmt().with_test_writer().with_ansi(false).finish();
+        let _ = log.with(Planted).try_init();
         let epoll = Epoll::new().unwrap();
         epoll.add(backend.wake_fd(), 0, Interest::Read, Trigger::Level).unwrap();
         Self {

@@ -4,7 +4,9 @@
 
 mod harness;
 mod nbd;
+mod planted;
 mod qcow2;
+mod qcow2_contained;
 mod qcow2_damage;
 mod qcow2_metadata;
 mod qcow2_order;

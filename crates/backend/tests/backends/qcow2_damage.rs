@@ -16,6 +16,48 @@ const SIZE: u64 = 2 << 20;
 /// Cases of the mutation test, of random places; at length, every eight bytes of metadata have their turn.
 const CASES: usize = 120;
 
+/// Kinds of metadata that are about names, features and bitmaps; all others say where data is.
+const OF_NAMES: [&str; 3] = ["header", "header extensions", "snapshot table"];
+
+/// Which damaged images are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damaged {
+    Anywhere,
+    OfNames,
+    OfTables,
+}
+
+impl Damaged {
+    fn is_in(self, kind: &str) -> bool {
+        match self {
+            Damaged::Anywhere => true,
+            Damaged::OfNames => OF_NAMES.contains(&kind),
+            Damaged::OfTables => !OF_NAMES.contains(&kind),
+        }
+    }
+}
+
+/// Of how many damaged images, and how many of them were written to although QEMU found errors in them, or did not open
+/// them, as decision 0136 has it. There are figures for two ways to choose places; where the damage was is known for
+/// the first way alone, about.
+type Recorded = (f64, &'static [(Damaged, f64)]);
+
+/// Places by chance, each image and each of its pieces as often as another.
+const BY_CHANCE: Recorded =
+    (5153.0, &[(Damaged::Anywhere, 491.0), (Damaged::OfNames, 110.0), (Damaged::OfTables, 380.0)]);
+
+/// Every eight bytes of all metadata in turn.
+const IN_TURN: Recorded = (4618.0, &[(Damaged::Anywhere, 435.0)]);
+
+/// How many of `cases` may be so, of which a share was. The number is binomial: places, or at least the changes made to
+/// them, are drawn. More than four standard deviations above the mean come once in a thousand seeds, so that any seed
+/// passes, but for a verification that has become laxer: of 4,618 cases 514 may be (11.1 % instead of 9.4 %), of 103
+/// (120 without those that change nothing) 21 instead of 10.
+fn most_of(cases: usize, share: f64) -> usize {
+    let mean = cases as f64 * share;
+    (mean + 4.0 * (mean * (1.0 - share)).sqrt()) as usize
+}
+
 fn s(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -301,6 +343,68 @@ fn case(path: &Path, damaged: &[u8], rng: &mut Rng, case: &str) -> Outcome {
     Outcome::Served
 }
 
+/// What became of all cases, and where QEMU judges otherwise.
+#[derive(Default)]
+struct Tally {
+    outcomes: BTreeMap<Outcome, usize>,
+    /// Cases of each kind of metadata, and those of them that QEMU is stricter in.
+    kinds: BTreeMap<&'static str, (usize, usize)>,
+    /// Cases in which we write and QEMU finds an error, or does not open the image.
+    laxer: Vec<String>,
+    /// Cases in which we do not and QEMU finds none.
+    stricter: Vec<String>,
+}
+
+impl Tally {
+    /// One case, whose damage is in metadata of this kind. `before` is what QEMU said of the image.
+    fn note(&mut self, kind: &'static str, how: &str, path: &Path, outcome: Outcome, before: Option<(u64, u64)>) {
+        *self.outcomes.entry(outcome).or_default() += 1;
+        let of_kind = self.kinds.entry(kind).or_default();
+        of_kind.0 += 1;
+        let laxer = match (outcome, before) {
+            (Outcome::Served, Some((damage, _))) => {
+                let (now, _) = judge(path).unwrap_or_else(|| panic!("{how}: QEMU does not open it any more"));
+                assert!(now <= damage, "{how}: QEMU found {damage} errors before and {now} now");
+                (damage > 0).then(|| format!("{how}: {damage} errors, {now} after"))
+            }
+            (Outcome::Served, None) => Some(format!("{how}: QEMU does not open it")),
+            (Outcome::WritesRefused | Outcome::NotOpened, Some((0, _))) => {
+                self.stricter.push(format!("{how}: {outcome:?}"));
+                None
+            }
+            _ => None,
+        };
+        if let Some(laxer) = laxer {
+            of_kind.1 += 1;
+            self.laxer.push(laxer);
+        }
+    }
+
+    /// What is found of no more images than was recorded can be chance; see [`most_of`].
+    fn is_within(&self, (of, recorded): Recorded) {
+        for (damaged, laxer) in recorded {
+            let (mut cases, mut found) = (0, 0);
+            for (_, counts) in self.kinds.iter().filter(|(kind, _)| damaged.is_in(kind)) {
+                cases += counts.0;
+                found += counts.1;
+            }
+            let most = most_of(self.cases(), laxer / of);
+            assert!(
+                found <= most,
+                "{found} of {cases} images that are damaged ({damaged:?}) were written to though QEMU finds errors in \
+                 them, or does not open them; with the {laxer} of {of} of decision 0136 it would be {most} at most: \
+                 has the verification become laxer? By kind of metadata (cases, those): {:?}",
+                self.kinds
+            );
+        }
+    }
+
+    /// Images that were damaged.
+    fn cases(&self) -> usize {
+        self.outcomes.values().sum()
+    }
+}
+
 #[test]
 fn any_damaged_byte_of_metadata_costs_no_other_byte() {
     let dir = scratch();
@@ -313,7 +417,7 @@ fn any_damaged_byte_of_metadata_costs_no_other_byte() {
         })
         .collect();
     let seed = std::env::var("UNDERCROFT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let (mut outcomes, mut stricter, mut laxer) = (BTreeMap::<Outcome, usize>::new(), Vec::new(), Vec::new());
+    let mut tally = Tally::default();
     let mut places: Vec<(usize, usize, usize)> = Vec::new();
     for (i, (_, _, found)) in images.iter().enumerate() {
         for (p, piece) in found.iter().enumerate() {
@@ -346,27 +450,13 @@ fn any_damaged_byte_of_metadata_costs_no_other_byte() {
         std::fs::write(&path, &damaged).unwrap();
         let before = judge(&path);
         let outcome = case(&path, &damaged, &mut rng, &how);
-        *outcomes.entry(outcome).or_default() += 1;
-        match (outcome, before) {
-            (Outcome::Served, before) => {
-                let after = judge(&path);
-                match before {
-                    Some((damage, _)) => {
-                        let (now, _) = after.unwrap_or_else(|| panic!("{how}: QEMU does not open it any more"));
-                        assert!(now <= damage, "{how}: QEMU found {damage} errors before and {now} now");
-                        if damage > 0 {
-                            laxer.push(format!("{how}: {damage} errors, {now} after"));
-                        }
-                    }
-                    None => laxer.push(format!("{how}: QEMU does not open it")),
-                }
-            }
-            (Outcome::WritesRefused | Outcome::NotOpened, Some((0, _))) => stricter.push(format!("{how}: {outcome:?}")),
-            _ => {}
-        }
+        tally.note(found[p].kind, &how, &path, outcome, before);
     }
+    let Tally { outcomes, kinds, laxer, stricter } = &tally;
     println!("{cases} cases: {outcomes:?}; QEMU is stricter in {}, laxer in {}", laxer.len(), stricter.len());
+    println!("by kind of metadata, cases and those that QEMU is stricter in: {kinds:?}");
     laxer.iter().for_each(|c| println!("QEMU is stricter: {c}"));
     stricter.iter().for_each(|c| println!("QEMU is laxer: {c}"));
     assert!(outcomes.len() == 3 && outcomes.values().all(|n| *n > cases / 100), "{outcomes:?}");
+    tally.is_within(if undercroft_skips::at_length() { IN_TURN } else { BY_CHANCE });
 }

@@ -211,6 +211,28 @@ fn two_disks_never_write_one_image() {
 }
 
 #[test]
+fn no_disk_writes_an_image_that_another_one_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), SIZE);
+    std::fs::write(&path, pattern(5, SIZE as usize)).unwrap();
+    // Another name of the same file.
+    let alias = dir.path().join("alias.img");
+    std::fs::hard_link(&path, &alias).unwrap();
+    let read_only = spec(&path, ImageFormat::Raw, true);
+    let mut reader = Harness::new(backend::open(&read_only, &OpenOptions::default()).unwrap());
+    let e = open_error(&spec(&alias, ImageFormat::Raw, false));
+    assert!(matches!(e, OpenError::InUseHere { .. }), "{e:?}");
+    let e = e.to_string();
+    assert!(e.contains("alias.img") && e.contains("disk.img") && e.contains("it is read there"), "{e}");
+    // Nor does a program outside, which sees our lock.
+    let out = try_run("qemu-io", &["-f", "raw", "-c", "write 0 512", path.to_str().unwrap()]);
+    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("lock"), "{out:?}");
+    assert!(reader.read_all() == pattern(5, SIZE as usize));
+    drop(reader);
+    drop(open(&alias, ImageFormat::Raw));
+}
+
+#[test]
 fn a_guest_cannot_turn_a_guessed_raw_disk_into_another_format() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path(), SIZE);
