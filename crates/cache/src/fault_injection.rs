@@ -120,6 +120,8 @@ pub enum Bug {
     HashOutlivesContent,
     /// Blocks are the first to go whatever content the guest was found to hold.
     CoolsAnything,
+    /// That a disk's guest is scanned is forgotten at once.
+    ScanForgotten,
     /// Blocks of reads that joined others are not measured.
     MeterMissesJoined,
     /// A disk that asks for another capacity is not credited with its own.
@@ -281,7 +283,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 121] = [
+    pub const ALL: [Bug; 122] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -325,6 +327,7 @@ impl Bug {
         Bug::GiveBackEvictsNothing,
         Bug::HashOutlivesContent,
         Bug::CoolsAnything,
+        Bug::ScanForgotten,
         Bug::MeterMissesJoined,
         Bug::RefusesWhatFits,
         Bug::LossKeepsCache,

@@ -60,6 +60,8 @@ pub struct Outcome {
     pub joins: u64,
     /// Locked blocks, counted again each time that somebody looked.
     pub locked: u64,
+    /// Times that what a scan had found was seen to be the first to go. Campaigns do not keep it.
+    pub scanned: u64,
     /// Times that a disk was seen whose blocks pages of its guest were found never to hold. Campaigns do not keep it.
     pub opaque: u64,
     /// Times that a disk was seen whose blocks begin elsewhere than at multiples of 4096. Campaigns do not keep it.
@@ -173,6 +175,7 @@ impl Outcome {
         (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
         self.joins += o.joins;
         self.locked += o.locked;
+        self.scanned += o.scanned;
         self.opaque += o.opaque;
         self.offset += o.offset;
         self.captures_across += o.captures_across;
@@ -207,6 +210,7 @@ impl Outcome {
         assert!(self.opaque > 0, "no disk was found to be opaque: {self:?}");
         assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
         assert!(self.locked > 1000, "hardly anything was locked: {self:?}");
+        assert!(self.scanned > 0, "no scan found anything: {self:?}");
         let below = [self.below, self.late, self.recovered, self.adopted, self.written_down];
         assert!(below.iter().all(|&n| n > 0), "the SSD store was of no use: {self:?}");
         assert!(self.taken_over > 1000, "other processes went on with nothing: {self:?}");

@@ -310,7 +310,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted,
     /// and what the guest is found to hold goes first, also where requests tell nothing about its memory.
     pub(crate) fn set_scanned(&mut self, scanned: bool) {
-        self.side.scanned = scanned && self.settings.contents();
+        self.side.scanned = scanned && self.settings.contents() && !self.faults.has(Bug::ScanForgotten);
         let inclusive = self.side.exclusive.as_ref().is_some_and(|e| e.is_inclusive());
         let wanted = self.side.scanned || self.side.exclusive.is_some();
         self.residents.index_mut().set_tiers(self.settings.first_to_go() || !inclusive && wanted);

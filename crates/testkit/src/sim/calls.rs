@@ -8,6 +8,8 @@ use crate::coverage::Seen;
 use std::collections::HashMap;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{AddDiskError, ContentHash, DiskId, DiskStats};
+use undercroft_engine::ExclusiveMode;
+use undercroft_engine::shares::Hint;
 
 /// What a disk had counted when its meter began, or was read last.
 pub(super) type Measured = Option<DiskStats>;
@@ -121,6 +123,32 @@ impl<P: FaultInjection> Sim<P> {
                 self.world
                     .violate(format!("of {most} blocks of disk {d}, {cooled} and then {again} are the first to go"));
             }
+            self.judge_scan(d, most, cooled);
+        }
+    }
+
+    /// `found` blocks of disk `d` were found in its guest with the hashes that they are cached with, and `cooled` of
+    /// them became the first to go, just now.
+    ///
+    /// The invariant: a disk that is not kept exclusive of its guest has a place for what goes first exactly if it is
+    /// scanned, or its hint says that all it reads goes first. With the place, each block that was found stands in it
+    /// now, if it is not on probation before it; without, none was moved. A locked block may stay where it is, so runs
+    /// that lock blocks are not judged; nor are disks of a pool, whose blocks stand among those of others.
+    fn judge_scan(&mut self, d: usize, found: u32, cooled: u32) {
+        let id = DiskId(d as u32);
+        if self.locks.is_some() || !self.core().pool(id).is_empty() {
+            return;
+        }
+        let Some(report) = self.core().exclusive(id).filter(|r| r.mode == ExclusiveMode::Off) else { return };
+        let [_, probation, cold] = report.tiers;
+        if self.scanned[d] {
+            if probation + cold < found {
+                let low = probation + cold;
+                self.world.violate(format!("of {found} blocks that a scan of disk {d} found, {low} are to go first"));
+            }
+            self.outcome.scanned += u64::from(found > 0);
+        } else if self.hinted[d] == Hint::Normal && cooled > 0 {
+            self.world.violate(format!("{cooled} blocks of disk {d}, which is not scanned, are the first to go"));
         }
     }
 
