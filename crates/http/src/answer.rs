@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Json, Response};
 use std::sync::Arc;
 use std::time::Duration;
 use undercroft_api::body::{BODY_BYTES_MAX, BODY_SECONDS};
+use undercroft_api::hot_set::{self, HotSet};
 use undercroft_api::{ControlError, ControlErrorKind, ErrorBody};
 
 /// How long a call may take before its client is told to look elsewhere; the call itself goes on.
@@ -93,6 +94,21 @@ pub(super) fn bytes_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Con
             "send a small JSON object; GET /openapi.json describes it",
         )
     })
+}
+
+/// A list of blocks. It may be long: it is read on a thread where it keeps no other request waiting.
+pub(super) async fn blocks_of(body: Result<Bytes, BytesRejection>) -> Result<HotSet, ControlError> {
+    let bytes = body.map_err(|_| {
+        ControlError::new(
+            ControlErrorKind::Invalid,
+            format!(
+                "the list of blocks cannot be read, took more than {BODY_SECONDS} s, or is longer than {} bytes",
+                hot_set::BODY_BYTES_MAX
+            ),
+            "name fewer ranges",
+        )
+    })?;
+    blocking(move || hot_set::parse(&bytes)).await
 }
 
 pub(super) async fn not_found(uri: Uri) -> Refused {

@@ -3,14 +3,14 @@
 //! Owns their paths. Never fetches a block. Invariant: a set is read as a whole before anything is done with it.
 
 use super::Caller;
-use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of};
+use super::answer::{Answer, Refused, Shared, blocks_of, call, name_of};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use serde::Deserialize;
-use undercroft_api::hot_set::{self, HotSet, Warming};
+use undercroft_api::hot_set::{HotSet, Warming};
 use undercroft_api::{ControlError, ControlErrorKind, ErrorBody};
 
 /// Which blocks of a disk its cache would keep longest: numbers, no data. For `POST /v1/disks/{name}/warm` of the
@@ -50,6 +50,6 @@ pub(super) async fn post_warm(
         let remedy = "the only parameter is budget_bytes=N";
         ControlError::new(ControlErrorKind::Invalid, e.to_string(), remedy)
     })?;
-    let set = hot_set::parse(&bytes_of(body)?)?;
+    let set = blocks_of(body).await?;
     call(d, move |d| d.warm(&name, set, query.budget_bytes, &by)).await.map(Json).map_err(Refused)
 }

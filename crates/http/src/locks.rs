@@ -3,7 +3,7 @@
 //! Owns their paths. Never locks a block. Invariant: a list is read as a whole before anything is done with it.
 
 use super::Caller;
-use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of};
+use super::answer::{Answer, Refused, Shared, blocks_of, call, name_of};
 use super::nodes::expected;
 use axum::Extension;
 use axum::body::Bytes;
@@ -11,7 +11,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Json, Response};
-use undercroft_api::hot_set::{self, HotSet};
+use undercroft_api::hot_set::HotSet;
 use undercroft_api::{BlockStatus, ControlError, ControlErrorKind, ErrorBody, MissesStatus, PinsStatus, ProfileTaken};
 
 /// What is pinned of a disk.
@@ -51,7 +51,8 @@ pub(super) async fn put_pins(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Refused> {
-    let (name, expected, list) = (name_of(name)?, expected(&headers)?, hot_set::parse(&bytes_of(body)?)?);
+    let (name, expected) = (name_of(name)?, expected(&headers)?);
+    let list = blocks_of(body).await?;
     Ok(with_version(call(d, move |d| d.set_pins(&name, list, expected, &by)).await?))
 }
 
@@ -68,7 +69,7 @@ pub(super) async fn put_lock_profile(
     name: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<ProfileTaken> {
-    let (name, list) = (name_of(name)?, hot_set::parse(&bytes_of(body)?)?);
+    let (name, list) = (name_of(name)?, blocks_of(body).await?);
     call(d, move |d| d.set_lock_profile(&name, list, &by)).await.map(Json).map_err(Refused)
 }
 

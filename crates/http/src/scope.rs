@@ -14,7 +14,7 @@
 //! makes, which nothing that is set here takes the place of; polling and read-ahead cost its processors and its
 //! storage.
 
-use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of, not_found, wrong_method};
+use super::answer::{Answer, Refused, Shared, blocks_of, bytes_of, call, name_of, not_found, wrong_method};
 use super::locks::{block_of, with_version};
 use super::nodes::{changed, expected, list_of, tagged};
 use super::{Caller, Daemon, api, description};
@@ -311,7 +311,8 @@ async fn put_pins(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Refused> {
-    let (name, versions, list) = (name_of(name)?, expected(&headers)?, hot_set::parse(&bytes_of(body)?)?);
+    let (name, versions) = (name_of(name)?, expected(&headers)?);
+    let list = blocks_of(body).await?;
     let pins = call(s.daemon.clone(), move |d| {
         let name = s.disk(d, &name)?;
         d.set_pins(&name, list, versions, &by).map_err(|e| too_many(&name, e))
@@ -339,7 +340,7 @@ async fn put_lock_profile(
     name: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<ProfileTaken> {
-    let (name, list) = (name_of(name)?, hot_set::parse(&bytes_of(body)?)?);
+    let (name, list) = (name_of(name)?, blocks_of(body).await?);
     let taken = call(s.daemon.clone(), move |d| d.set_lock_profile(&s.disk(d, &name)?, list, &by)).await;
     taken.map(Json).map_err(Refused::from)
 }

@@ -75,6 +75,25 @@ fn a_long_body_is_refused_and_the_server_lives_on() {
     assert_eq!(api.raw("GET /v1/version", "").0, 200);
 }
 
+/// On a VM's socket, too, each kind of list has its own bound, and everything else a small one.
+#[test]
+fn a_long_list_is_refused_on_a_vms_socket() {
+    let api = Api::start();
+    for (head, longest, why) in [
+        ("PATCH /v1/nodes/root", 64 << 10, "longer than 65536 bytes"),
+        ("PUT /v1/ranges", 8 << 20, "longer than 8388608 bytes"),
+        ("PUT /v1/disks/root/pins", 16 << 20, "longer than 16777216 bytes"),
+        ("PUT /v1/disks/root/lock-profile", 16 << 20, "longer than 16777216 bytes"),
+    ] {
+        // What may be so long is read, and found to be no list.
+        let (code, answer) = api.vm(head, &" ".repeat(longest));
+        assert!(code == 400 && !answer.contains("longer than"), "{head}: {code} {answer}");
+        let (code, answer) = api.vm(head, &" ".repeat(longest + 1));
+        assert!(code == 400 && answer.contains(why), "{head}: {code} {answer}");
+    }
+    assert_eq!((api.vm("GET /v1/shares", "").0, api.raw("GET /v1/version", "").0), (200, 200));
+}
+
 #[test]
 fn half_a_body_is_given_up_within_half_a_minute() {
     let api = Api::start();
@@ -118,6 +137,31 @@ fn garbage_and_idle_connections_do_not_disturb_others() {
     let mut answer = String::new();
     waiting.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// The owner of a VM has eight connections, and they are none of the host's.
+#[test]
+fn a_ninth_connection_to_a_vms_socket_waits_and_the_hosts_socket_answers() {
+    let api = Api::start();
+    let half = || {
+        let mut stream = UnixStream::connect(api.dir.path().join("web.sock")).unwrap();
+        stream.write_all(b"GET /v1/shares HTTP/1.1\r\n").unwrap();
+        stream
+    };
+    let mut held: Vec<_> = (0..7).map(|_| half()).collect();
+    assert_eq!(api.vm("GET /v1/version", "").0, 200, "the eighth");
+    held.push(half());
+    let mut ninth = UnixStream::connect(api.dir.path().join("web.sock")).unwrap();
+    ninth.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    ninth.write_all(b"GET /v1/version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    assert!(ninth.read(&mut [0; 1]).is_err(), "it was served although every place is taken");
+    assert_eq!((api.raw("GET /v1/version", "").0, api.raw("GET /v1/shares", "").0), (200, 200));
+    held.pop();
+    ninth.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = String::new();
+    ninth.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(held.len(), 7, "the others are still there");
 }
 
 #[test]
