@@ -90,8 +90,9 @@ def in_short(work, column):
     heads = next(([cell.strip() for cell in line.split("|")] for line in lines if column in line), [])
     for line in lines:
         cells = [cell.strip() for cell in line.split("|")]
-        if heads and cells[1] == f"vhost-user: {work}" and (found := re.search(r"\d+\.\d+", cells[heads.index(column)])):
-            return found[0]
+        if heads and cells[1] == f"vhost-user: {work}":
+            if found := re.search(r"\d+\.\d+", cells[heads.index(column)]):
+                return found[0]
     raise Unknown(f"the first table of bench/results/latest.md has no {column!r} of {work!r}")
 
 

@@ -43,10 +43,10 @@ class Authority:
         ]
         run(*request, "-subj", f"/CN={name}", "-keyout", self.key, "-out", self.cert, *extensions)
 
-    def issue(self, role: str, usage: str) -> tuple[object, object]:
+    def issue(self, role: str, usage: str, folder: str = "") -> tuple[object, object]:
         """A certificate and its key: `server` for this host, or `client`; also laid out as `ROLE-cert.pem` with
-        `ca-cert.pem`."""
-        home = self.directory / role
+        `ca-cert.pem`, in a directory of that name if no other is given."""
+        home = self.directory / (folder or role)
         home.mkdir(exist_ok=True)
         cert, key, request, extensions = (home / f"{role}{end}" for end in ("-cert.pem", "-key.pem", ".csr", ".ext"))
         new = [
@@ -82,6 +82,20 @@ class Authority:
         (home / "ca-cert.pem").write_bytes(self.cert.read_bytes())
         return cert, key
 
+    def revoke(self, *certificates):
+        """Revokes certificates; the file of the list of all that were revoked, which is written anew."""
+        index, number, crl, config = (self.directory / name for name in ("index", "crlnumber", "crl.pem", "ca.cnf"))
+        index.touch()
+        number.write_text("01\n")
+        config.write_text(
+            f"[ca]\ndefault_ca = ours\n[ours]\ndatabase = {index}\ncrlnumber = {number}\ncertificate = {self.cert}\n"
+            f"private_key = {self.key}\ndefault_md = sha256\ndefault_crl_days = 30\n"
+        )
+        for certificate in certificates:
+            run("openssl", "ca", "-config", config, "-revoke", certificate)
+        run("openssl", "ca", "-config", config, "-gencrl", "-out", crl)
+        return crl
+
 
 def listener(ours: Authority, mode: str, **files) -> str:
     cert, key = ours.issue("server", "serverAuth")
@@ -104,10 +118,12 @@ class TcpWire(Wire):
     def __init__(self, number: int):
         self.socket = socket.create_connection(("127.0.0.1", number), timeout=10)
 
-    def start_tls(self, authority, **options) -> None:
+    def start_tls(self, authority, certificate: tuple = (), **options) -> None:
         self.option(STARTTLS)
         assert self.option_reply()[0] == 1
         context = ssl.create_default_context(cafile=str(authority))
+        if certificate:
+            context.load_cert_chain(*certificate)
         for name, value in options.items():
             setattr(context, name, value)
         self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
@@ -266,6 +282,48 @@ def test_certificates_are_read_again(serve, scratch, ours):
     with connect():
         pass
     cert.write_bytes(good)
+
+
+def test_a_revoked_client_is_refused(serve, scratch, ours):
+    """A client whose certificate is revoked, in a list that a reload reads, is not served any more, and is told why;
+    one with another certificate of the same authority is, by the same listener."""
+    need("nbdinfo", "qemu-img")
+    disk = images.raw(scratch / "a.raw", SIZE, seed=3)
+    certificates = {name: ours.issue("client", "clientAuth", name) for name in ("good", "bad")}
+    files = {"tls_client_ca": ours.cert, "tls_client_crl": ours.revoke()}
+    daemon = serve([Disk("a", disk, "raw")], extra=listener(ours, "require", **files))
+
+    def tools(name: str) -> list:
+        """What nbdinfo and qemu-img make of it, with the certificate of that name."""
+        home = ours.directory / name
+        place = f"driver=nbd,host=localhost,port={port(daemon)},export=a,tls-creds=t"
+        credentials = f"tls-creds-x509,id=t,endpoint=client,dir={home}"
+        qemu = ["qemu-img", "info", "--output=json", "--object", credentials, "--image-opts", place]
+        return [run("nbdinfo", "--size", uri(daemon, "a", home), check=False), run(*qemu, check=False)]
+
+    def is_served(name: str) -> None:
+        info, qemu = tools(name)
+        assert info.stdout.strip() == str(SIZE), info.stderr
+        assert qemu.returncode == 0 and json.loads(qemu.stdout)["virtual-size"] == SIZE, qemu.stderr
+        with TcpWire(port(daemon)) as wire:
+            wire.greeting()
+            wire.start_tls(ours.cert, certificates[name])
+            wire.go("a").request(nbdwire.READ, 4096, 4096, 5)
+            assert wire.reply() == (0, 5) and wire.receive(4096) == disk.read_bytes()[4096:8192]
+
+    # The list is there, and has nobody on it.
+    is_served("good")
+    is_served("bad")
+    assert ours.revoke(certificates["bad"][0]) == files["tls_client_crl"]
+    assert not json.loads(daemon.call("reload", "--json").stdout)["failed"]
+    is_served("good")
+    for tool in tools("bad"):
+        assert tool.returncode != 0 and not tool.stdout, (tool.stdout, tool.stderr)
+    # TLS 1.2 has the server's answer to the certificate in the handshake; in 1.3 it comes with what is read next.
+    with TcpWire(port(daemon)) as wire, pytest.raises(ssl.SSLError, match="certificate revoked"):
+        wire.greeting()
+        wire.start_tls(ours.cert, certificates["bad"], maximum_version=ssl.TLSVersion.TLSv1_2)
+    is_served("good")
 
 
 def test_what_is_wrong_with_the_files_is_named(scratch, ours):
