@@ -51,7 +51,7 @@ test: ## Prove it right: layout, lints, unit and property tests, simulation, wha
 	@scripts/setup.sh build lint
 	@UNDERCROFT_SETUP=1 scripts/test.sh
 
-test-long: ## The same at length, an hour and a half: more seeds, long golden runs, 500 kill -9, 5 min of fuzzing a target
+test-long: ## The same at length, two and a half hours: more seeds, long golden runs, 500 kill -9, 5 min of fuzzing a target
 	@scripts/setup.sh build test kernel long
 	@scripts/test.sh --long
 
