@@ -180,10 +180,9 @@ python_package >"$logs/python.log" 2>&1 &
 package=$!
 [ -z "${UNDERCROFT_LONG:-}" ] || wait "$package"
 
-# They wait a good part of the time, so four run at a time, and six where there is memory for as many guests (some
-# 300 MiB each); then, one by one, those that measure or need the machine (`alone`).
+# They wait a good part of the time, so four run at a time (six on two processors starved each other into time limits);
+# then, one by one, those that measure or need the machine (`alone`).
 at_a_time=4
-if [ "$(awk '$1 == "MemTotal:" { print $2 }' /proc/meminfo)" -ge $((12 << 20)) ]; then at_a_time=6; fi
 step "real programs and real guests, side by side"
 "${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -n $at_a_time -m "not alone" --durations 12 2>&1 | tee "$logs/pytest.log"
 count_pytest "pytest" "${PIPESTATUS[0]}" "$logs/pytest"
