@@ -12,7 +12,7 @@ import pytest
 from harness import images
 from harness.daemon import Disk, until
 from harness.nbdwire import BLOCK_STATUS, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, Wire
-from harness.programs import ROOT, WAITS, built, driver, finish_driver, need, need_root, run, start_driver
+from harness.programs import BESIDE, ROOT, built, driver, finish_driver, need, need_root, run, start_driver
 from harness.stopped_thread import StoppedThread
 
 SIZE = 32 * images.MIB
@@ -50,10 +50,10 @@ class Recorder:
         )
 
     def end(self, with_signal=signal.SIGINT, limit=30):
-        """Ends it as Ctrl-C does; returns what it says, within `limit` seconds (`WAITS` times that)."""
+        """Ends it as Ctrl-C does; returns what it says, within `limit` seconds."""
         if with_signal:
             self.process.send_signal(with_signal)
-        out, err = self.process.communicate(timeout=limit * WAITS)
+        out, err = self.process.communicate(timeout=limit)
         assert self.process.returncode == 0, err
         return json.loads(out)
 
@@ -401,7 +401,7 @@ def test_max_size(one, scratch):
     recorder = Recorder(one, path, "--max-size", "1MiB")
     load = start_driver("run", one.nbd("a"), "--depth", "32", "--seconds", "600", "--length", "8MiB")
     try:
-        said = recorder.end(with_signal=None, limit=120)
+        said = recorder.end(with_signal=None, limit=120 * BESIDE)
     finally:
         load.terminate()
         load.wait()

@@ -16,7 +16,7 @@ from harness import images, nbdwire, nodes
 from harness.daemon import Disk, until
 from harness.front import DATA, IN, OUT, Front
 from harness.nbdwire import Wire
-from harness.programs import WAITS, need, need_root, run, start_driver
+from harness.programs import PATIENCE, need, need_root, run, start_driver
 from harness.volumes import Plugin, mounts, need_loops, own
 
 MIB = images.MIB
@@ -47,7 +47,7 @@ def beside(scratch):
 
 def read(daemon, disk: str, offset: int, length: int) -> bytes:
     """What a disk says that it holds, over NBD."""
-    with Wire(daemon.nbd_socket, limit=20 * WAITS) as wire:
+    with Wire(daemon.nbd_socket, limit=20 * PATIENCE) as wire:
         wire.handshake(disk)
         wire.request(nbdwire.READ, offset, length, 1)
         assert wire.reply() == (0, 1)
@@ -72,7 +72,7 @@ def test_a_buffer_that_changes_while_it_is_written_is_what_the_disk_got(serve, s
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        end = time.monotonic() + 30 * WAITS
+        end = time.monotonic() + 30 * PATIENCE
         while mixed < 3:
             assert time.monotonic() < end, "no buffer changed while it was copied: nothing was tried"
             assert front.request(OUT, at // 512, length) == 0
@@ -116,7 +116,7 @@ def test_an_image_that_others_change_while_it_is_served_harms_its_own_disk_alone
     run("qemu-io", "-f", "qcow2", "-c", f"write -P 0x33 0 {SIZE // 2}", image)
     daemon = beside.serve(serve, Disk("a", image, "qcow2"))
     dice, answers = random.Random(5), {}
-    with Wire(daemon.nbd_socket, limit=60 * WAITS) as wire:
+    with Wire(daemon.nbd_socket, limit=60 * PATIENCE) as wire:
         wire.handshake("a")
         for n in range(300):
             if n % 10 == 5:
@@ -163,7 +163,7 @@ def test_verifying_an_image_takes_so_much_memory_and_no_more(serve, scratch, bes
     spread(image, clusters)
     daemon = beside.serve(serve, Disk("a", image, "qcow2"))
     before = daemon.rss()
-    with Wire(daemon.nbd_socket, limit=60 * WAITS) as wire:
+    with Wire(daemon.nbd_socket, limit=60 * PATIENCE) as wire:
         wire.handshake("a")
         wire.request(nbdwire.WRITE, 0, 4096, 1, data=bytes(4096))
         assert wire.reply() == (5, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import stuck
-from harness.programs import ROOT, built, run
+from harness.programs import BESIDE, ROOT, built, run
 
 sys.path.insert(0, str(ROOT / "experiments"))
 
@@ -52,7 +52,8 @@ def left_behind(scratch):
 def test_a_small_cell(scratch, accel):
     """O_DIRECT reads what the guest reads, LRU saves what an LRU cache put through the log of that saves, and a second
     run with --resume has nothing to do."""
-    done = run(*command(scratch, "--arms", "direct,undercroft-lru"), check=False, limit=300, logs=scratch / "work")
+    words = command(scratch, "--arms", "direct,undercroft-lru")
+    done = run(*words, check=False, limit=300 * BESIDE, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
     (cell,) = store.load(scratch / "out" / "exclusive.json.xz")["cells"].values()
     arms = {key: derive.figures(record) for key, record in cell["arms"].items()}
@@ -64,7 +65,7 @@ def test_a_small_cell(scratch, accel):
     assert "### O_DIRECT pool" in report
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", report)
     assert pictures and all((scratch / "out" / picture).exists() for picture in pictures), pictures
-    again = run(*command(scratch, "--arms", "direct,undercroft-lru", "--resume"), check=False, limit=60)
+    again = run(*words, "--resume", check=False, limit=60 * BESIDE)
     assert again.returncode == 0 and "0 of 1 cells" in again.stdout
     assert left_behind(scratch) == []
 
@@ -76,7 +77,7 @@ def test_a_small_cell_on_slow_disks(scratch, accel):
     if missing := slowdisk.lacks():
         pytest.skip("; ".join(missing))
     small = ["--loads", "uniform", "--disks", "0.5ms,2ms", "--arms", "default-off,undercroft-lru,upstream"]
-    done = run(*command(scratch, *small), check=False, limit=600, logs=scratch / "work")
+    done = run(*command(scratch, *small), check=False, limit=600 * BESIDE, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
     cells = store.load(scratch / "out" / "exclusive.json.xz")["cells"]
     assert [cell["wait_us"] for cell in cells.values()] == [500, 2000]
@@ -142,7 +143,7 @@ def test_a_stopped_run_leaves_nothing(scratch, accel):
 def test_a_guest_with_private_ram_is_scanned(scratch, accel):
     """Over NBD nothing is known of the guest but by the scan, which finds it by its pid file: what it holds is found in
     the cache, and the laboratory counts the same from outside."""
-    done = run(*command(scratch, "--arms", "scan-nbd"), check=False, limit=300, logs=scratch / "work")
+    done = run(*command(scratch, "--arms", "scan-nbd"), check=False, limit=300 * BESIDE, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
     (cell,) = store.load(scratch / "out" / "exclusive.json.xz")["cells"].values()
     record = cell["arms"]["scan-nbd"]

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from .programs import WAITS, built, run
+from .programs import PATIENCE, built, run
 
-READY_WITHIN_S = 20 * WAITS
-STOPS_WITHIN_S = 30 * WAITS
+READY_WITHIN_S = 20 * PATIENCE
+STOPS_WITHIN_S = 30 * PATIENCE
 
 
 @dataclass
@@ -213,7 +213,7 @@ tcp = "127.0.0.1:0"
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         try:
-            connection.sock.settimeout(60 * WAITS)
+            connection.sock.settimeout(60 * PATIENCE)
             connection.sock.connect(str(on or self.control))
             connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
             answer = connection.getresponse()
@@ -295,7 +295,7 @@ tcp = "127.0.0.1:0"
 
 def until(condition, what: str, limit: float = 20.0) -> None:
     """Waits until something holds; fails if it never does."""
-    limit *= WAITS
+    limit *= PATIENCE
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 
-from .programs import WAITS
+from .programs import PATIENCE
 
 IN, OUT, FLUSH = 0, 1, 4
 NEXT, WRITE = 1, 2
@@ -49,7 +49,7 @@ def punch(file: int, size: int) -> None:
 class Front:
     """One front end with one queue. `more` are files (descriptor, size) that follow in the guest's addresses."""
 
-    def __init__(self, path: str, *more: tuple[int, int], patience: float = 20.0 * WAITS):
+    def __init__(self, path: str, *more: tuple[int, int], patience: float = 20.0 * PATIENCE):
         self.patience = patience
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(patience)

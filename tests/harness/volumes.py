@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .programs import WAITS, built, need_root
+from .programs import PATIENCE, built, need_root
 
 LOOP_GET_STATUS64 = 0x4C05
 # Where `struct loop_info64` has the name of the file, and its length.
@@ -84,7 +84,7 @@ class Plugin:
         """Starts it, and waits until it is ready."""
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        end = time.monotonic() + 20 * WAITS
+        end = time.monotonic() + 20 * PATIENCE
         while not self.listens():
             if self.process.poll() is not None or time.monotonic() > end:
                 pytest.fail(f"the plugin is not ready:\n{self.log()}")
@@ -111,14 +111,14 @@ class Plugin:
         if self.process is None:
             return
         self.process.terminate()
-        code = self.process.wait(30 * WAITS)
+        code = self.process.wait(30 * PATIENCE)
         self.process = None
         assert "panicked" not in self.log(), self.log()
         assert code == 0 and not self.socket.exists(), f"it ended with {code}:\n{self.log()}"
 
     def raw(self, method: str, path: str, body: bytes) -> tuple[int, dict]:
         """A request: status and answer."""
-        connection = http.client.HTTPConnection("plugin", timeout=60 * WAITS)
+        connection = http.client.HTTPConnection("plugin", timeout=60 * PATIENCE)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(str(self.socket))
         try:
